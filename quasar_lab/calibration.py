@@ -1,0 +1,134 @@
+"""What flows through the linears on real text: streaming statistics in constant memory.
+
+Smoothing needs, per linear, the largest |x| of every input channel. `collect` runs the BF16 model over calibration
+sequences with taps and keeps running maxima only, so any amount of text costs the same memory. Every sequence starts at
+position 0 with the model's real first tokens: the first token is an attention sink whose down_proj input is hundreds of
+times larger than any other, and statistics without it are wrong where it matters most.
+
+Source of the observation: massive activations, arXiv 2402.17762; measured on the embedded model in notebook 01.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from quasar_lab.decoder import Decoder
+from quasar_lab.errors import CalibrationError
+from quasar_lab.progress import track
+
+WINDOW = 512
+TOKENS = 4096
+HELD_OUT = 512
+
+Key = tuple[int, str]
+"""(layer, projection), the head being (number of layers, "lm_head")."""
+
+
+@dataclass
+class Statistics:
+    """Per linear: `largest` f32 [K], max over tokens of |x| per channel; `first` the same over tokens at position 0
+    only."""
+
+    tokens: int = 0
+    largest: dict[Key, Tensor] = field(default_factory=dict)
+    first: dict[Key, Tensor] = field(default_factory=dict)
+
+
+def default_file() -> Path:
+    """The calibration text that comes with the project."""
+    return Path(str(files("quasar_lab") / "data" / "calibration" / "calibration.jsonl"))
+
+
+def file_hash(path: Path | None) -> str:
+    """SHA-256 of a calibration file: part of the identity of a quantized model."""
+    return hashlib.sha256(_read(path).encode()).hexdigest()
+
+
+def _read(path: Path | None) -> str:
+    try:
+        return (path or default_file()).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise CalibrationError(
+            f"calibration file {path} is missing; accepted: a UTF-8 text, or JSON lines with text or messages"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CalibrationError(f"calibration file {path} cannot be read as UTF-8 text: {error}") from error
+
+
+def sequences(decoder: Decoder, path: Path | None = None, tokens: int = TOKENS + HELD_OUT) -> list[list[int]]:
+    """Calibration sequences of at most 512 tokens, together about `tokens`.
+
+    A .jsonl file holds one document a line, {"text": …} or {"messages": […]} (put through the chat template where there
+    is one); any other file is one text, cut into windows. Raises CalibrationError on a file that gives no tokens.
+    """
+    tokenizer = decoder.tokenizer
+    if tokenizer is None:
+        raise CalibrationError("this model has no tokenizer; accepted: calibration sequences as token ids")
+    text = _read(path)
+    window = min(WINDOW, decoder.context)
+    if (path or default_file()).suffix == ".jsonl":
+        documents = [
+            _encode_document(decoder, line, number)[:window]
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.strip()
+        ]
+    else:
+        ids = tokenizer.encode(text)
+        documents = [ids[start : start + window] for start in range(0, len(ids), window)]
+    chosen: list[list[int]] = []
+    for document in documents:
+        if document and sum(map(len, chosen)) < tokens:
+            chosen.append(document)
+    if not chosen:
+        raise CalibrationError(f"calibration file {path} holds no text")
+    return chosen
+
+
+def _encode_document(decoder: Decoder, line: str, number: int) -> list[int]:
+    assert decoder.tokenizer is not None
+    try:
+        document = json.loads(line)
+        messages, text = document.get("messages"), document.get("text")
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise CalibrationError(f"line {number} of the calibration file is not a JSON object") from error
+    if messages and decoder.tokenizer.has_chat_template:
+        return decoder.tokenizer.chat(messages)
+    if messages:
+        text = "\n".join(message["content"] for message in messages)
+    if not isinstance(text, str):
+        raise CalibrationError(f'line {number} of the calibration file has neither "text" nor "messages"')
+    return decoder.tokenizer.encode(text)
+
+
+def split_held_out(all_sequences: Sequence[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
+    """(fitting, held-out): every ninth sequence is held out for the error table; with too few, both are the same."""
+    held = [sequence for place, sequence in enumerate(all_sequences) if place % 9 == 8]
+    fitted = [sequence for place, sequence in enumerate(all_sequences) if place % 9 != 8]
+    return (fitted, held) if held else (list(all_sequences), list(all_sequences))
+
+
+def collect(decoder: Decoder, token_sequences: Sequence[Sequence[int]]) -> Statistics:
+    """Statistics of `decoder` over sequences that each start at position 0. Memory does not grow with the text.
+
+    Raises CalibrationError, naming the layer, when an activation is NaN or infinite.
+    """
+    statistics = Statistics()
+
+    def tap(layer: int, projection: str, x: Tensor) -> None:
+        if not bool(torch.isfinite(x).all()):
+            raise CalibrationError(f"calibration gives NaN or infinite inputs at layer {layer}, {projection}")
+        key, top = (layer, projection), x.abs().amax(dim=0)
+        statistics.largest[key] = torch.maximum(statistics.largest[key], top) if key in statistics.largest else top
+        head = x[0].abs()
+        statistics.first[key] = torch.maximum(statistics.first[key], head) if key in statistics.first else head
+
+    for sequence in track(token_sequences, len(token_sequences), "Calibrating"):
+        decoder.forward(sequence, decoder.new_cache(len(sequence)), taps=tap)
+        statistics.tokens += len(sequence)
+    return statistics

@@ -1,0 +1,338 @@
+"""One lean decoder for every supported family, in BF16 or W8A8, that gives a token the same bits at every width.
+
+A decoder is data: norms, four linears per layer, an embedding and a head. Each linear is `Bf16Linear` or `Int8Linear`;
+`forward` asks the linear what input it wants and is otherwise the same code, so the two verifiers differ in nothing but
+the products. All arithmetic is in the ops of `quasar_kernels`; the residual stream, norms, activations and the KV cache
+are FP32 on CPUs.
+
+Why not the transformers model: its step depends on the width of the pass in the last bits (BLAS picks kernels by
+shape), so greedy speculative output would drift from plain output; here equality is exact, for any draft (design of the
+ops: `quasar_kernels.reference`). What is lost: batches (one sequence at a time), training, and every architecture
+outside the five families.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import pi
+from types import ModuleType
+from typing import Any
+
+import torch
+from quasar_kernels import BackendUnavailable, Transform, select
+from torch import Tensor
+
+from quasar_lab.cache import KVCache
+from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig
+from quasar_lab.errors import BackendError, InputError
+from quasar_lab.tokenizer import Tokenizer
+
+Taps = Callable[[int, str, Tensor], None]
+"""Called with (layer, projection, input f32 [M, K]) before every product; the head is ("lm_head", layer = number of
+layers)."""
+
+
+@dataclass(frozen=True)
+class Bf16Linear:
+    """y = x Wᵀ + bias with BF16 weights and FP32 sums. `weight` is whatever layout the backend packed."""
+
+    weight: Any
+    bias: Tensor | None
+    shape: tuple[int, int]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that one pass reads."""
+        n, k = self.shape
+        return 2 * n * k + _bytes(self.bias)
+
+
+@dataclass(frozen=True)
+class Int8Linear:
+    """y = (q · wq ᵀ) · scale · wscale + bias, q the row after `transform` in INT8. wscale f32 [N]."""
+
+    weight: Any
+    wscale: Tensor
+    bias: Tensor | None
+    transform: Transform | None
+    shape: tuple[int, int]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that one pass reads."""
+        n, k = self.shape
+        parts = (self.transform.inv_smooth, self.transform.shift, self.transform.rotation) if self.transform else ()
+        return n * k + _bytes(self.wscale) + _bytes(self.bias) + sum(_bytes(part) for part in parts)
+
+
+Linear = Bf16Linear | Int8Linear
+
+
+def _bytes(x: Tensor | None) -> int:
+    return 0 if x is None else x.numel() * x.element_size()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One block: norms f32 [hidden], linears, and the per-head norms of qwen3 (else None)."""
+
+    attention_norm: Tensor
+    qkv_proj: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    o_proj: Linear
+    mlp_norm: Tensor
+    gate_up_proj: Linear
+    down_proj: Linear
+
+
+@dataclass(frozen=True)
+class Output:
+    """logits f32 [M, vocab] ("all") or [1, vocab] ("last"); hidden f32 [M, hidden] after the final norm, when asked
+    for."""
+
+    logits: Tensor
+    hidden: Tensor | None
+
+
+@dataclass
+class Decoder:
+    """A verifier: `forward`, `new_cache`, `rollback`, `name`, `weight_bytes`.
+
+    smoothing: the factors s f32 [K] that a recipe divided each linear's input by, under (layer, projection); empty for
+    BF16.
+    """
+
+    name: str
+    config: ModelConfig
+    checkpoint: Checkpoint
+    ops: ModuleType
+    embedding: Tensor
+    layers: list[Layer]
+    norm: Tensor
+    head: Linear
+    device: str = "cpu"
+    smoothing: dict[tuple[int, str], Tensor] = field(default_factory=dict, repr=False)
+    _angles: tuple[Tensor, Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        frequencies = inverse_frequencies(self.config)
+        angles = torch.arange(self.config.context, dtype=torch.float32)[:, None] * frequencies
+        self._angles = angles.cos(), angles.sin()
+
+    @property
+    def backend(self) -> str:
+        return self.ops.name
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.checkpoint.tokenizer
+
+    @property
+    def context(self) -> int:
+        return self.config.context
+
+    @property
+    def vocab(self) -> int:
+        return self.config.vocab
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        return self.config.eos_ids
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a trace says about the model that ran."""
+        return {
+            "model": self.checkpoint.name,
+            "checksum": self.checkpoint.checksum,
+            "recipe": self.name,
+            "device": self.device,
+            "backend": self.backend,
+        }
+
+    def linears(self) -> list[tuple[int, str, Linear]]:
+        """(layer, projection, linear) in the order a pass uses them, the head last."""
+        found: list[tuple[int, str, Linear]] = [
+            (index, name, getattr(layer, name)) for index, layer in enumerate(self.layers) for name in PARTS
+        ]
+        return [*found, (len(self.layers), "lm_head", self.head)]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one step reads: every linear, the head, the norms."""
+        norms = sum(
+            _bytes(x)
+            for layer in self.layers
+            for x in (layer.attention_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
+        )
+        return sum(linear.bytes for _, _, linear in self.linears()) + norms + _bytes(self.norm)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes held in memory: what a step reads, and the embedding table, counted once where the head shares its
+        storage."""
+        shared = isinstance(self.head, Bf16Linear) and self.head.weight is self.embedding
+        return self.weight_bytes + (0 if shared else _bytes(self.embedding))
+
+    def new_cache(self, capacity: int | None = None) -> KVCache:
+        """An empty cache of `capacity` rows (default: the whole context)."""
+        config = self.config
+        return KVCache(config.layers, config.kv_heads, min(capacity or config.context, config.context), config.head_dim)
+
+    def rollback(self, cache: KVCache, length: int) -> None:
+        cache.rollback(length)
+
+    def forward(
+        self,
+        ids: Sequence[int],
+        cache: KVCache,
+        *,
+        positions: Sequence[int] | None = None,
+        parents: Sequence[int] | None = None,
+        logits: str = "all",
+        hidden: bool = False,
+        taps: Taps | None = None,
+        layers: Sequence[int] | None = None,
+    ) -> Output:
+        """One pass of width M = len(ids) behind `cache.length` rows, which it extends by M.
+
+        positions: of each row; by default they follow the cache (a chain), or the depth in the tree given by `parents`
+        (parents[m]: the row of this pass that m continues, −1 for the cache's last). logits: "all" rows or the "last".
+        layers: the blocks to run, in order (layer-skip); the others' cache rows stay unwritten. Raises InputError on no
+        ids, ids outside the vocabulary, or a full cache.
+        """
+        rows, start = len(ids), cache.length
+        if rows == 0:
+            raise InputError("a pass needs at least one token")
+        tokens = torch.as_tensor(ids, dtype=torch.int64)
+        if int(tokens.min()) < 0 or int(tokens.max()) >= self.vocab:
+            raise InputError(f"token ids {list(ids)[:8]} … are outside the vocabulary; accepted: 0…{self.vocab - 1}")
+        cache.require(rows)
+        depths = list(range(rows)) if parents is None else _depths(parents)
+        lengths = [start + depth + 1 for depth in depths]
+        places = torch.as_tensor(positions if positions is not None else [length - 1 for length in lengths])
+        cos, sin = self._angles[0][places], self._angles[1][places]
+
+        x = self.embedding[tokens].float()
+        for index in range(len(self.layers)) if layers is None else layers:
+            x = self._block(x, index, cache, start, cos, sin, lengths, parents, taps)
+        cache.length = start + rows
+
+        out = self.ops.rmsnorm(x, self.norm, self.config.eps) if hidden else None
+        if logits == "last":
+            x = x[-1:]
+        return Output(self._after_norm(x, self.norm, self.head, len(self.layers), "lm_head", taps), out)
+
+    def _block(
+        self,
+        x: Tensor,
+        index: int,
+        cache: KVCache,
+        start: int,
+        cos: Tensor,
+        sin: Tensor,
+        lengths: list[int],
+        parents: Sequence[int] | None,
+        taps: Taps | None,
+    ) -> Tensor:
+        ops, layer, config = self.ops, self.layers[index], self.config
+        k, v = cache.layer(index)
+        qkv = self._after_norm(x, layer.attention_norm, layer.qkv_proj, index, "qkv_proj", taps)
+        q = ops.rope_append(qkv, k, v, start, cos, sin, layer.q_norm, layer.k_norm, config.eps)
+        mixed = ops.attend(q, k, v, lengths, parents, config.window)
+        if taps is not None:
+            taps(index, "o_proj", mixed)
+        o = layer.o_proj
+        if isinstance(o, Int8Linear):
+            x = self._int8(o, ops.quantize_rows(mixed, o.transform), x)
+        else:
+            x = ops.linear_bf16(mixed, o.weight, o.bias, x)
+
+        gate_up = self._after_norm(x, layer.mlp_norm, layer.gate_up_proj, index, "gate_up_proj", taps)
+        if taps is not None:
+            taps(index, "down_proj", ops.silu_mul(gate_up))
+        down = layer.down_proj
+        if isinstance(down, Int8Linear):
+            return self._int8(down, ops.silu_mul_quantize(gate_up, down.transform), x)
+        return ops.linear_bf16(ops.silu_mul(gate_up), down.weight, down.bias, x)
+
+    def _after_norm(
+        self, x: Tensor, gain: Tensor, linear: Linear, layer: int, projection: str, taps: Taps | None
+    ) -> Tensor:
+        """A linear that follows a norm: the norm is fused with the rounding where the linear is INT8."""
+        if taps is not None:
+            taps(layer, projection, self.ops.rmsnorm(x, gain, self.config.eps))
+        if isinstance(linear, Int8Linear):
+            return self._int8(linear, self.ops.rmsnorm_quantize(x, gain, self.config.eps, linear.transform))
+        return self.ops.linear_bf16(self.ops.rmsnorm(x, gain, self.config.eps), linear.weight, linear.bias)
+
+    def _int8(self, linear: Int8Linear, row: tuple[Tensor, Tensor], residual: Tensor | None = None) -> Tensor:
+        q, scale = row
+        return self.ops.linear_w8a8(q, scale, linear.weight, linear.wscale, linear.bias, residual)
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    """Depth of every row of a tree pass below the cache's last row. Raises InputError unless each parent is an earlier
+    row or −1."""
+    depths: list[int] = []
+    for row, parent in enumerate(parents):
+        if not -1 <= parent < row:
+            raise InputError(f"row {row} has parent {parent}; accepted: an earlier row, or −1")
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+    return depths
+
+
+def inverse_frequencies(config: ModelConfig) -> Tensor:
+    """Rotary frequencies f32 [head_dim / 2]; type llama3 slows the low ones (Llama 3.1: wavelengths beyond the original
+    context)."""
+    steps = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
+    plain = 1.0 / (config.rope_theta**steps)
+    if config.rope_scaling is None:
+        return plain
+    factor, original = config.rope_scaling["factor"], config.rope_scaling["original_max_position_embeddings"]
+    low, high = config.rope_scaling["low_freq_factor"], config.rope_scaling["high_freq_factor"]
+    wavelength = 2 * pi / plain
+    blend = (original / wavelength - low) / (high - low)
+    smooth = (1 - blend) * plain / factor + blend * plain
+    scaled = torch.where(wavelength > original / low, plain / factor, plain)
+    between = (wavelength <= original / low) & (wavelength >= original / high)
+    return torch.where(between, smooth, scaled)
+
+
+def select_ops(backend: str, device: str) -> ModuleType:
+    """The ops module for a decoder. Raises BackendError, with the reason, when it cannot run here."""
+    try:
+        return select(backend, device)
+    except BackendUnavailable as error:
+        raise BackendError(str(error)) from error
+
+
+def bf16_decoder(checkpoint: Checkpoint, device: str = "cpu", backend: str = "auto") -> Decoder:
+    """The BF16 model: the baseline, and the source that quantization starts from."""
+    ops, config = select_ops(backend, device), checkpoint.config
+
+    def linear(weight: Tensor, bias: Tensor | None = None) -> Bf16Linear:
+        return Bf16Linear(ops.pack_bf16(weight), bias, (weight.shape[0], weight.shape[1]))
+
+    def layer(index: int) -> Layer:
+        base = f"model.layers.{index}"
+        return Layer(
+            attention_norm=checkpoint.norm(f"{base}.input_layernorm"),
+            mlp_norm=checkpoint.norm(f"{base}.post_attention_layernorm"),
+            q_norm=checkpoint.norm(f"{base}.self_attn.q_norm") if config.qk_norm else None,
+            k_norm=checkpoint.norm(f"{base}.self_attn.k_norm") if config.qk_norm else None,
+            **{name: linear(*checkpoint.projection(index, name)) for name in PARTS},
+        )
+
+    embedding, head = checkpoint.embedding(), checkpoint.head()
+    return Decoder(
+        name="bf16",
+        config=config,
+        checkpoint=checkpoint,
+        ops=ops,
+        embedding=embedding,
+        layers=[layer(index) for index in range(config.layers)],
+        norm=checkpoint.norm("model.norm"),
+        head=linear(embedding if head is None else head),
+        device=device,
+    )

@@ -1,0 +1,347 @@
+"""The loop: draft, verify in one pass, keep what is right, roll the rest back.
+
+    prompt → prefill → first token t0
+    round:  drafter proposes d1…dn behind the last token t
+            verifier scores [t, d1…dn] in one pass of width n + 1      (row i follows d1…di)
+            a drafts are kept, one token more comes from row a          (sampling.verify)
+            the cache forgets the rows of the refused drafts
+
+Each round emits a + 1 ≥ 1 tokens for one reading of the weights. The text is what plain decoding with the same verifier
+would give: bit for bit at temperature 0, in distribution above. Ends: an end-of-sequence token or a stop string inside
+a kept block ends the text there; `max_new_tokens` and the context bound how much is drafted, so neither is ever
+exceeded.
+"""
+
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from quasar_lab.decoder import Output
+from quasar_lab.drafting import Draft, Drafter, make_drafter
+from quasar_lab.errors import InputError, NotInThisVersion
+from quasar_lab.sampling import Sampling, target, verify
+from quasar_lab.tokenizer import Tokenizer
+from quasar_lab.trace import SCHEMA, Prefill, Round, Trace, acceptance
+
+MAX_GAMMA = 16
+TOP = 5
+
+Prompt = str | Sequence[int] | Sequence[dict[str, str]]
+
+
+class Verifier(Protocol):
+    """Whatever can score tokens: a Decoder, or something that behaves like one. `identity`: model, checksum, recipe,
+    device, backend."""
+
+    name: str
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def identity(self) -> dict[str, str]: ...
+    def new_cache(self, capacity: int | None = None) -> Any: ...
+    def rollback(self, cache: Any, length: int) -> None: ...
+    def forward(self, ids: Sequence[int], cache: Any, *, logits: str = "all", hidden: bool = False) -> Output: ...
+
+
+def encode_prompt(verifier: Verifier, prompt: Prompt, raw: bool = False) -> list[int]:
+    """Token ids of a prompt: a text (one user message, through the chat template unless `raw`), messages, or ids as
+    they are.
+
+    Raises InputError on an empty prompt, one that leaves no room in the context, or text for a model without a
+    tokenizer.
+    """
+    ids = _encode(verifier, prompt, raw)
+    if not ids:
+        raise InputError("the prompt is empty")
+    if len(ids) > verifier.context:
+        raise InputError(
+            f"the prompt has {len(ids)} tokens; accepted: at most {verifier.context}, the context of this model"
+        )
+    if min(ids) < 0 or max(ids) >= verifier.vocab:
+        raise InputError(f"the prompt has token ids outside the vocabulary; accepted: 0…{verifier.vocab - 1}")
+    return ids
+
+
+def _encode(verifier: Verifier, prompt: Prompt, raw: bool) -> list[int]:
+    if not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt):
+        return list(prompt)  # type: ignore[arg-type]
+    tokenizer = verifier.tokenizer
+    if tokenizer is None:
+        raise InputError("this model has no tokenizer; accepted: a prompt of token ids")
+    if not isinstance(prompt, str):
+        return tokenizer.chat(list(prompt))  # type: ignore[arg-type]
+    if not prompt.strip():
+        raise InputError("the prompt is empty")
+    if raw or not tokenizer.has_chat_template:
+        return tokenizer.encode(prompt)
+    return tokenizer.chat([{"role": "user", "content": prompt}])
+
+
+def versions() -> dict[str, str]:
+    """Versions that a measurement depends on."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("quasar-lab", "transformers", "triton"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+class Generation:
+    """One run: iterate to get its rounds as they happen; `trace` grows with them; `cancel()` ends it within one round.
+
+    Raises InputError at construction on any argument that is not accepted, before anything runs.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        prompt: Prompt,
+        *,
+        drafter: str | Drafter = "ngram",
+        gamma: int = 4,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+        raw: bool = False,
+    ):
+        if not 1 <= gamma <= MAX_GAMMA:
+            raise InputError(f"γ is {gamma}; accepted: 1…{MAX_GAMMA}")
+        if max_new_tokens < 1:
+            raise InputError(f"max_new_tokens is {max_new_tokens}; accepted: 1 or more")
+        self.sampling = Sampling(temperature, top_k, top_p, seed)
+        self.stop = [stop] if isinstance(stop, str) else list(stop)
+        if any(not text for text in self.stop):
+            raise InputError("a stop string is empty; accepted: texts of at least one character")
+        if self.stop and verifier.tokenizer is None:
+            raise InputError("this model has no tokenizer, so stop strings cannot be found in its output")
+        self.verifier, self.gamma = verifier, gamma
+        self.drafter = make_drafter(drafter)
+        self.prompt_ids = encode_prompt(verifier, prompt, raw)
+        # The last token of a text is never fed back, so a text may be one token longer than the context.
+        self.limit = min(max_new_tokens, verifier.context - len(self.prompt_ids) + 1)
+        self.trace = Trace(self._header())
+        self._output: list[int] = []
+        self._finish: str | None = None
+        self._cancelled = False
+        self._seconds = {"prefill": 0.0, "draft": 0.0, "verify": 0.0, "sample": 0.0, "total": 0.0}
+
+    def cancel(self) -> None:
+        """Ends the run within one round, from any thread; the trace then says "cancelled"."""
+        self._cancelled = True
+
+    def __iter__(self) -> Iterator[Round]:
+        started = time.perf_counter()
+        generator = torch.Generator().manual_seed(self.sampling.seed)
+        cache = self.verifier.new_cache(len(self.prompt_ids) + self.limit)
+        hidden = self._prefill(cache, generator)
+        self._seconds["prefill"] = time.perf_counter() - started
+        while self._finish is None:
+            if self._cancelled:
+                self._finish = "cancelled"
+                break
+            record, hidden = self._round(cache, hidden, generator)
+            self.trace.rounds.append(record)
+            yield record
+        self._seconds["total"] = time.perf_counter() - started
+        self.trace.footer = {"kind": "footer", "summary": self._summary()}
+
+    def _prefill(self, cache: Any, generator: torch.Generator) -> Tensor | None:
+        begun = time.perf_counter()
+        self.drafter.reset(self.prompt_ids)
+        out = self.verifier.forward(self.prompt_ids, cache, logits="last", hidden=self.drafter.needs_hidden)
+        probs = target(out.logits, self.sampling)
+        verdict = verify(out.logits, probs, Draft([]), self.sampling, generator)
+        hidden = None if out.hidden is None else out.hidden[-1:]
+        emitted = self._emit([verdict.next_id], hidden)
+        top, margin = self._likeliest(out.logits, probs)
+        ms = 1e3 * (time.perf_counter() - begun)
+        self.trace.prefill = Prefill(emitted, [self._piece(token) for token in emitted], top, margin, ms)
+        return hidden
+
+    def _round(self, cache: Any, hidden: Tensor | None, generator: torch.Generator) -> tuple[Round, Tensor | None]:
+        clock = [time.perf_counter()]
+        draft = self._propose(hidden)
+        clock.append(time.perf_counter())
+        base = cache.length
+        out = self.verifier.forward([self._output[-1], *draft.ids], cache, hidden=self.drafter.needs_hidden)
+        clock.append(time.perf_counter())
+        probs = target(out.logits, self.sampling)
+        verdict = verify(out.logits, probs, draft, self.sampling, generator)
+        top, margin = self._likeliest(out.logits, probs)
+        clock.append(time.perf_counter())
+
+        accepted = verdict.accepted
+        self.verifier.rollback(cache, base + 1 + accepted)
+        position = len(self.prompt_ids) + len(self._output)
+        rows = None if out.hidden is None else out.hidden[: accepted + 1]
+        emitted = self._emit([*draft.ids[:accepted], verdict.next_id], rows)
+        states = ["accepted"] * accepted + ["rejected"] * (len(draft.ids) - accepted)
+        pieces = [self._piece(token) for token in draft.ids]
+        clock.append(time.perf_counter())
+
+        spent = {
+            name: after - before
+            for name, before, after in zip(("draft", "verify", "sample", "host"), clock, clock[1:], strict=False)
+        }
+        for name in ("draft", "verify", "sample"):
+            self._seconds[name] += spent[name]
+        record = Round(
+            index=len(self.trace.rounds),
+            position=position,
+            draft_ids=draft.ids,
+            draft_pieces=pieces,
+            parents=draft.parents,
+            source=draft.source,
+            q=verdict.q,
+            p=verdict.p,
+            u=verdict.u,
+            states=states,
+            emitted_ids=emitted,
+            emitted_pieces=[self._piece(token) for token in emitted],
+            emitted_states=(["accepted"] * accepted + [verdict.next_state])[: len(emitted)],
+            top=top,
+            margin=margin,
+            ms={name: 1e3 * seconds for name, seconds in spent.items()},
+        )
+        return record, None if rows is None else rows[-1:]
+
+    def _propose(self, hidden: Tensor | None) -> Draft:
+        """A draft that fits: at most γ tokens, one fewer than may still be emitted, nothing behind an end-of-sequence
+        token.
+
+        Cutting behind that token changes no distribution: what follows it is only ever judged when the text has already
+        ended.
+        """
+        budget = min(self.gamma, self.limit - len(self._output) - 1)
+        draft = self.drafter.propose(budget, hidden) if budget > 0 else Draft([])
+        if draft.parents is not None:
+            raise NotInThisVersion("tree drafts")
+        for place, token in enumerate(draft.ids):
+            if token in self.verifier.eos_ids and place + 1 < len(draft.ids):
+                probs = None if draft.probs is None else draft.probs[: place + 1]
+                return Draft(draft.ids[: place + 1], None, probs, draft.source)
+        return draft
+
+    def _emit(self, ids: list[int], hidden: Tensor | None) -> list[int]:
+        """Appends tokens up to the end of the text, if it lies among them; returns those appended."""
+        emitted: list[int] = []
+        for token in ids:
+            emitted.append(token)
+            self._output.append(token)
+            if token in self.verifier.eos_ids:
+                self._finish = "eos"
+            elif self.stop and self._stopped() is not None:
+                self._finish = "stop"
+            elif len(self._output) >= self.limit:
+                self._finish = "length"
+            if self._finish is not None:
+                break
+        self.drafter.commit(emitted, None if hidden is None else hidden[: len(emitted)])
+        return emitted
+
+    def _decode(self) -> str:
+        tokenizer = self.verifier.tokenizer
+        return "".join(map(self._piece, self._output)) if tokenizer is None else tokenizer.decode(self._output)
+
+    def _stopped(self) -> int | None:
+        """Where in the text the earliest stop string starts."""
+        text = self._decode()
+        places = [place for place in map(text.find, self.stop) if place >= 0]
+        return min(places) if places else None
+
+    def _piece(self, token: int) -> str:
+        tokenizer = self.verifier.tokenizer
+        return f"<{token}>" if tokenizer is None else tokenizer.piece(token)
+
+    def _likeliest(self, logits: Tensor, probs: Tensor) -> tuple[list[list[list[Any]]], list[float]]:
+        """Per row the five likeliest [id, piece, p], and the margin between the first two logits."""
+        best = logits.topk(min(TOP, logits.shape[-1]), dim=-1)
+        shares = probs.gather(1, best.indices).tolist()
+        top = [
+            [[token, self._piece(token), share] for token, share in zip(ids, row, strict=True)]
+            for ids, row in zip(best.indices.tolist(), shares, strict=True)
+        ]
+        margin = (best.values[:, 0] - best.values[:, min(1, best.values.shape[1] - 1)]).tolist()
+        return top, margin
+
+    def _header(self) -> dict[str, Any]:
+        tokenizer = self.verifier.tokenizer
+        return {
+            "schema": SCHEMA,
+            "kind": "header",
+            **self.verifier.identity,
+            "verifier": self.verifier.name,
+            "drafter": self.drafter.name,
+            "gamma": self.gamma,
+            "sampling": {
+                "temperature": self.sampling.temperature,
+                "top_k": self.sampling.top_k,
+                "top_p": self.sampling.top_p,
+                "seed": self.sampling.seed,
+            },
+            "versions": versions(),
+            "prompt_ids": self.prompt_ids,
+            "prompt_pieces": [self._piece(token) for token in self.prompt_ids],
+            "prompt_text": None if tokenizer is None else tokenizer.decode(self.prompt_ids),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+    def _summary(self) -> dict[str, Any]:
+        text, rounds = self._decode(), self.trace.rounds
+        if self._finish == "stop":
+            text = text[: self._stopped()]
+        seconds = dict(self._seconds)
+        seconds["host"] = seconds["total"] - sum(seconds[name] for name in ("prefill", "draft", "verify", "sample"))
+        decode = seconds["total"] - seconds["prefill"]
+        new = len(self._output)
+        header = self.trace.header
+        return {
+            "text": text,
+            "token_ids": list(self._output),
+            "prompt_tokens": len(self.prompt_ids),
+            "new_tokens": new,
+            "finish_reason": self._finish,
+            "verifier": self.verifier.name,
+            "drafter": self.drafter.name,
+            "gamma": self.gamma,
+            "rounds": len(rounds),
+            "mean_acceptance_length": (new - 1) / len(rounds) if rounds else None,
+            **acceptance(rounds, self.gamma),
+            "seconds": seconds,
+            "tokens_per_second": (new - 1) / decode if rounds else None,
+            **{key: header[key] for key in ("device", "backend", "model", "versions")},
+            **({"note": "reference backend: not a speed measurement"} if header["backend"] == "reference" else {}),
+        }
+
+
+def stream(verifier: Verifier, prompt: Prompt, **options: Any) -> Generation:
+    """A run to iterate over: yields a Round as each is verified. Options as in `Generation`."""
+    return Generation(verifier, prompt, **options)
+
+
+def generate(verifier: Verifier, prompt: Prompt, **options: Any) -> Trace:
+    """Runs to the end and returns the trace. Options as in `Generation`."""
+    run = Generation(verifier, prompt, **options)
+    for _ in run:
+        pass
+    return run.trace
