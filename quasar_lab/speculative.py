@@ -16,6 +16,7 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import metadata
 from typing import Any, Protocol
 
@@ -92,8 +93,8 @@ def _encode(verifier: Verifier, prompt: Prompt, raw: bool) -> list[int]:
     return tokenizer.chat([{"role": "user", "content": prompt}])
 
 
-def versions() -> dict[str, str]:
-    """Versions that a measurement depends on."""
+@lru_cache(maxsize=1)
+def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("quasar-lab", "transformers", "triton"):
         try:
@@ -101,6 +102,11 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def versions() -> dict[str, str]:
+    """Versions that a measurement depends on."""
+    return dict(_versions())
 
 
 class Generation:

@@ -30,6 +30,14 @@ def cache_folder() -> Path:
     return folder
 
 
+def packaged_folder(name: str) -> Path:
+    """A folder that comes with the project ("notebooks", "data/calibration"): inside the installed package, or in a
+    checkout beside it."""
+    package = Path(__file__).parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name
+
+
 def folder_bytes(folder: Path) -> int:
     """Total size in bytes of the files below `folder`."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,114 @@
+"""How long is a verify pass, and how much of that is unavoidable?
+
+A pass at batch 1 must read every weight once, so  floor = bytes read / stream bandwidth,  with the bandwidth of this
+machine measured in the same run. *Fraction of floor* = floor / time: 1 is a perfect engine, and the honest way to
+compare BF16 with W8A8 is both times beside both floors. Machines are noisy and drift: verifiers are interleaved sample
+by sample (width by width, one pass each), and medians with the 20th and 80th percentile are reported, never a best.
+
+What is lost: caches. The embedded model's INT8 weights are 134 MB, above any last-level cache here; a smaller model
+would look faster than its floor.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from quasar_lab.decoder import Decoder
+from quasar_lab.errors import InputError
+from quasar_lab.progress import track
+
+STREAM_BYTES = 256 * 2**20
+
+
+def percentiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """20th, 50th and 80th percentile."""
+    low, middle, high = (
+        torch.tensor(samples, dtype=torch.float64).quantile(torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)).tolist()
+    )
+    return low, middle, high
+
+
+def stream_bandwidth(repeats: int = 5) -> float:
+    """GB/s at which this machine's cores read memory: the median over sums of 256 MB, far more than a cache holds."""
+    data = torch.ones(STREAM_BYTES // 8, dtype=torch.int64)
+    seconds = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        data.sum()
+        seconds.append(time.perf_counter() - begun)
+    return STREAM_BYTES / percentiles(seconds)[1] / 1e9
+
+
+def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256, samples: int = 20) -> dict[str, Any]:
+    """Time of one verify pass (logits of every row) per verifier and width, behind `context` cached tokens.
+
+    Raises InputError on widths outside 1…64 or a context that leaves no room for them.
+    """
+    if not widths or min(widths) < 1 or max(widths) > 64:
+        raise InputError(f"widths are {list(widths)}; accepted: one or more in 1…64")
+    if samples < 1:
+        raise InputError(f"samples is {samples}; accepted: 1 or more")
+    room = min(verifier.context for verifier in verifiers) - max(widths)
+    if not 1 <= context <= room:
+        raise InputError(f"context is {context}; accepted: 1…{room}")
+    generator = torch.Generator().manual_seed(0)
+    prompt = torch.randint(verifiers[0].vocab, (context,), generator=generator).tolist()
+    caches = []
+    for verifier in verifiers:
+        cache = verifier.new_cache(context + max(widths))
+        verifier.forward(prompt, cache, logits="last")
+        caches.append(cache)
+    bandwidth = [stream_bandwidth()]
+    times: dict[tuple[str, int], list[float]] = {
+        (verifier.name, width): [] for verifier in verifiers for width in widths
+    }
+    for sample in track(range(samples + 1), samples + 1, "Timing steps"):
+        for width in widths:
+            ids = torch.randint(verifiers[0].vocab, (width,), generator=generator).tolist()
+            for verifier, cache in zip(verifiers, caches, strict=True):
+                begun = time.perf_counter()
+                verifier.forward(ids, cache)
+                spent = time.perf_counter() - begun
+                verifier.rollback(cache, context)
+                if sample:  # the first round warms up
+                    times[verifier.name, width].append(1e3 * spent)
+    bandwidth.append(stream_bandwidth())
+    gigabytes = sum(bandwidth) / len(bandwidth)
+    rows = []
+    for verifier, cache in zip(verifiers, caches, strict=True):
+        for width in widths:
+            low, middle, high = percentiles(times[verifier.name, width])
+            read = verifier.weight_bytes + (context + width) * cache.row_bytes
+            floor = read / gigabytes / 1e6
+            rows.append(
+                {
+                    "verifier": verifier.name,
+                    "width": width,
+                    "ms_p20": low,
+                    "ms_p50": middle,
+                    "ms_p80": high,
+                    "samples": samples,
+                    "bytes": read,
+                    "floor_ms": floor,
+                    "fraction_of_floor": floor / middle,
+                }
+            )
+    first = verifiers[0]
+    note = {"note": "reference backend: not a speed measurement"} if first.backend == "reference" else {}
+    return {
+        "bandwidth_gb_s": gigabytes,
+        "device": first.device,
+        "backend": first.backend,
+        "threads": threads(first),
+        "model": first.identity["model"],
+        "context": context,
+        "steps": rows,
+        **note,
+    }
+
+
+def threads(decoder: Decoder) -> int:
+    """Threads that the decoder's backend computes with."""
+    return getattr(decoder.ops, "get_threads", torch.get_num_threads)()

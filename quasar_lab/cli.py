@@ -1,0 +1,531 @@
+"""The command line: every view and measurement of the lab without a notebook.
+
+Results go to stdout (a table, or one JSON document with --json), progress to stderr. Exit 0 on success; 2 on bad usage
+or input, with one line that says what was wrong and what is accepted; 1 when the fault is ours.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from quasar_lab.errors import InputError, NotInThisVersion, QuasarError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure: verify passes.")
+app.add_typer(bench, name="bench")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]
+Threads = Annotated[int | None, typer.Option(help="Threads to compute with (default: all cores).")]
+Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
+
+
+@app.callback()
+def about() -> None:
+    """See, measure and learn how an INT8 verifier speeds up speculative decoding."""
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, ensure_ascii=False, indent=1))
+
+
+def _table(rows: Sequence[dict[str, Any]], columns: dict[str, str] | None = None) -> None:
+    """Rows as an aligned table; columns: key → heading (default: every key as it is)."""
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = columns or {key: key for key in rows[0]}
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for place, heading in enumerate(columns.values()):
+        table.add_column(heading, overflow="fold", no_wrap=place == 0)
+    for row in rows:
+        table.add_row(*(_show(row[key]) for key in columns))
+    console = Console()
+    console.width = max(console.width, 132)
+    console.print(table, markup=False)
+
+
+def _show(value: Any) -> Any:
+    from rich.text import Text
+
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if value is None:
+        return "–"
+    return Text(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+
+
+def _pairs(document: dict[str, Any]) -> None:
+    _table([{"what": key, "value": value} for key, value in document.items()], {"what": "", "value": ""})
+
+
+def _load(model: str, device: str, backend: str, threads: int | None) -> Any:
+    """The BF16 decoder, computing with `threads`."""
+    import torch
+
+    import quasar_lab
+
+    if threads is not None and threads < 1:
+        raise InputError(f"--threads is {threads}; accepted: 1 or more")
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"--device is {device!r}; accepted: cpu, cuda")
+    decoder = quasar_lab.load(model, device, backend)
+    if threads is not None:
+        torch.set_num_threads(threads)
+        getattr(decoder.ops, "set_threads", torch.set_num_threads)(threads)
+    return decoder
+
+
+def _verifier(decoder: Any, name: str) -> Any:
+    """`bf16`, or a recipe of it."""
+    from quasar_lab.quantization import parse_recipe, quantize
+
+    if name == "bf16":
+        return decoder
+    _check_verifier(name)
+    parse_recipe(name)
+    return quantize(decoder, name)
+
+
+def _check_verifier(name: str) -> None:
+    """Refuses unknown names before a model loads."""
+    from quasar_lab.quantization import parse_recipe
+
+    if name.partition(":")[0] == "pruned" or name == "w8a8+bf16":
+        raise NotInThisVersion(f"verifier {name}")
+    if name != "bf16":
+        parse_recipe(name)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
+
+
+@app.command()
+def doctor(json_: Json = False) -> None:
+    """This machine, the backend in use and why, the embedded model, the cache.
+
+    Example: quasar-lab doctor
+    """
+    from quasar_lab.doctor import examine
+
+    found = examine()
+    _print_json(found) if json_ else _pairs(found)
+
+
+@app.command()
+def models(json_: Json = False) -> None:
+    """Models worth trying, with their bytes in BF16 and W8A8. Any other of a supported family works by hub id or
+    folder.
+
+    Example: quasar-lab models
+    """
+    from quasar_lab.catalogue import rows
+
+    found = rows()
+    if json_:
+        _print_json(found)
+        return
+    for row in found:
+        row["parameters"] = f"{row['parameters'] / 1e6:.0f} M"
+        for key in ("resident_bytes_bf16", "resident_bytes_w8a8", "step_bytes_bf16", "step_bytes_w8a8"):
+            row[key] = f"{row[key] / 1e9:.2f}"
+    headings = {
+        "id": "model",
+        "family": "family",
+        "parameters": "weights",
+        "license": "licence",
+        "step_bytes_bf16": "step GB bf16",
+        "step_bytes_w8a8": "w8a8",
+        "resident_bytes_bf16": "memory GB bf16",
+        "resident_bytes_w8a8": "w8a8",
+        "fits": "fits here",
+    }
+    _table(found, headings)
+
+
+@app.command()
+def prepare(
+    recipe: Annotated[str, typer.Option(help="w8a8, w8a8-plain or w8a8-smoothquant[:alpha].")] = "w8a8",
+    out: Annotated[Path | None, typer.Option(help="Folder to save in (default: the cache).")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Text or JSON lines to calibrate on (default: ours).")
+    ] = None,
+    model: Model = "embedded",
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Smooth, quantize and save a verifier; shows the error of every layer, plain and with the recipe.
+
+    Example: quasar-lab prepare --recipe w8a8-smoothquant:0.5
+    """
+    from quasar_lab.quantization import parse_recipe, read_record
+    from quasar_lab.quantization import prepare as run
+
+    parse_recipe(recipe)
+    folder = run(_load(model, device, backend, threads), recipe, calibration, out)
+    record = {**read_record(folder), "folder": str(folder)}
+    if json_:
+        _print_json(record)
+        return
+    _table(record["errors"])
+    print(f"saved in {folder}")
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str | None, typer.Option(help="One user message (through the chat template, unless --raw).")
+    ] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
+    messages: Annotated[Path | None, typer.Option(help='A JSON list of {"role", "content"}.')] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The prompt as it is, without the chat template.")] = False,
+    verifier: Annotated[str, typer.Option(help="bf16, or a recipe.")] = "w8a8",
+    drafter: Annotated[str, typer.Option(help="none, or ngram[:longest].")] = "ngram",
+    gamma: Annotated[str, typer.Option(help="Drafted tokens a round, 1…16.")] = "4",
+    max_new_tokens: Annotated[int, typer.Option(help="The most tokens to write.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw among the likeliest that sum to p.")] = 1.0,
+    stop: Annotated[list[str] | None, typer.Option(help="A text that ends the answer (repeatable).")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Save the trace as JSON lines.")] = None,
+    model: Model = "embedded",
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    seed: Seed = 0,
+    json_: Json = False,
+) -> None:
+    """Answer a prompt with speculative decoding.
+
+    Example: quasar-lab generate --prompt "Why is the sky blue?" --verifier w8a8 --drafter ngram
+    """
+    from quasar_lab.drafting import make_drafter
+    from quasar_lab.sampling import Sampling
+    from quasar_lab.speculative import Generation
+
+    what = _prompt(prompt, prompt_file, messages, raw)
+    _check_verifier(verifier)
+    guesses = make_drafter(drafter)
+    Sampling(temperature, top_k, top_p, seed)
+    run = Generation(
+        _verifier(_load(model, device, backend, threads), verifier),
+        what,
+        drafter=guesses,
+        gamma=_gamma(gamma),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=stop or (),
+        raw=raw,
+    )
+    if trace is not None and not trace.parent.is_dir():
+        raise InputError(f"the folder of {trace} does not exist; accepted: a file in an existing folder")
+    try:
+        for _ in run:
+            pass
+    except KeyboardInterrupt:
+        run.cancel()
+        raise
+    if trace is not None:
+        run.trace.save(trace)
+    summary = run.trace.summary()
+    if json_:
+        _print_json(summary)
+        return
+    print(summary["text"], end="\n\n")
+    shown = ("finish_reason", "verifier", "drafter", "gamma", "new_tokens", "rounds", "mean_acceptance_length")
+    more = ("draft_acceptance_rate", "tokens_per_second", "device", "backend", "note")
+    _pairs({key: summary[key] for key in shown + more if key in summary})
+
+
+def _gamma(text: str) -> int:
+    if text == "auto":
+        raise NotInThisVersion("--gamma auto")
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(f"--gamma is {text!r}; accepted: 1…16") from error
+
+
+def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None, raw: bool) -> Any:
+    given = [option for option in (prompt, prompt_file, messages) if option is not None]
+    if len(given) != 1:
+        raise InputError(f"{len(given)} prompts were given; accepted: one of --prompt, --prompt-file, --messages")
+    if messages is None:
+        text = prompt if prompt is not None else _read_text(prompt_file)  # type: ignore[arg-type]
+        if not text.strip():
+            raise InputError("the prompt is empty")
+        return text
+    if raw:
+        raise InputError("--raw goes with --prompt or --prompt-file, not with --messages")
+    try:
+        found = json.loads(_read_text(messages))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{messages} is not JSON: {error}") from error
+    if not isinstance(found, list) or not found:
+        raise InputError(f'{messages} is no list of messages; accepted: [{{"role": …, "content": …}}, …]')
+    return found
+
+
+@app.command()
+def fidelity(
+    text: Annotated[Path, typer.Option(help="A UTF-8 text to measure on.")],
+    verifier: Annotated[str, typer.Option(help="A recipe.")] = "w8a8",
+    window: Annotated[int, typer.Option(help="Tokens per window.")] = 512,
+    skip: Annotated[int, typer.Option(help="Tokens to leave out at the start.")] = 0,
+    tokens: Annotated[int | None, typer.Option(help="Tokens to measure (default: all).")] = None,
+    model: Model = "embedded",
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """KL, top-1 agreement, flips and perplexity of a verifier against BF16, on a text.
+
+    Example: quasar-lab fidelity --verifier w8a8 --text book.txt --tokens 4096
+    """
+    from quasar_lab.fidelity import compare, read_text
+
+    if skip < 0 or (tokens is not None and tokens < 2):
+        raise InputError(f"--skip is {skip} and --tokens {tokens}; accepted: skip 0 or more, tokens 2 or more")
+    _check_verifier(verifier)
+    _read_text(text)
+    base = _load(model, device, backend, threads)
+    found = compare(base, _verifier(base, verifier), read_text(base, text, skip, tokens), window)
+    if json_:
+        _print_json(found)
+        return
+    _pairs({key: value for key, value in found.items() if not isinstance(value, list)})
+
+
+@bench.command("step")
+def bench_step(
+    verifiers: Annotated[str, typer.Option(help="Comma-separated: bf16 and recipes.")] = "bf16,w8a8",
+    widths: Annotated[str, typer.Option(help="Comma-separated widths of the pass.")] = "1,2,4,6,8,16",
+    context: Annotated[int, typer.Option(help="Tokens already in the cache.")] = 256,
+    samples: Annotated[int, typer.Option(help="Passes timed per verifier and width.")] = 20,
+    model: Model = "embedded",
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Time of one verify pass by verifier and width, beside the floor that reading the weights sets.
+
+    Example: quasar-lab bench step --verifiers bf16,w8a8 --widths 1,4,8
+    """
+    from quasar_lab.benchmark import step
+
+    names = [name for name in verifiers.split(",") if name]
+    try:
+        numbers = [int(width) for width in widths.split(",")]
+    except ValueError as error:
+        raise InputError(f"--widths is {widths!r}; accepted: comma-separated numbers in 1…64") from error
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"--verifiers is {verifiers!r}; accepted: different names, comma-separated")
+    for name in names:
+        _check_verifier(name)
+    base = _load(model, device, backend, threads)
+    found = step([_verifier(base, name) for name in names], numbers, context, samples)
+    if json_:
+        _print_json(found)
+        return
+    _table(found["steps"])
+    _pairs({key: value for key, value in found.items() if key != "steps"})
+
+
+@app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(help="A trace saved by generate --trace.")],
+    verifier: Annotated[str | None, typer.Option(help="Judge the same drafts with this verifier too.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the token strip as a self-contained page.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model of the trace (default: by its name).")] = None,
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+) -> None:
+    """Show a saved run token by token, without any model; with --verifier, mark where another verifier decides
+    otherwise.
+
+    Example: quasar-lab replay run.jsonl --html run.html
+    """
+    from quasar_lab.replay import rescore
+    from quasar_lab.trace import Trace
+
+    found = Trace.load(trace)
+    if verifier is not None:
+        _check_verifier(verifier)
+        base = _load(model or found.header["model"], device, backend, threads)
+        found = rescore(found, _verifier(base, verifier))
+    if html is not None:
+        from quasar_lab.figures import token_strip
+        from quasar_lab.storage import write_text
+
+        write_text(html, token_strip(found).page())
+        print(f"written to {html}")
+        return
+    _print_rounds(found)
+
+
+GLYPHS = {
+    "accepted": "✓",
+    "rejected": "✗",
+    "corrected": "↻",
+    "bonus": "+",
+    "plain": "·",
+    "provisional": "◌",
+    "retracted": "⟲",
+}
+
+
+def _print_rounds(trace: Any) -> None:
+    """One line a round: every draft with its state, then the token that the verifier added, and flips of a second
+    verifier."""
+    print(f"{trace.header['model']} · {trace.header['verifier']} · {trace.header['drafter']} γ={trace.header['gamma']}")
+    print("states: " + "  ".join(f"{glyph} {state}" for state, glyph in GLYPHS.items()))
+    for record in trace.rounds:
+        cells = [
+            f"{GLYPHS[state]}{_visible(piece)}" for state, piece in zip(record.states, record.draft_pieces, strict=True)
+        ]
+        ends = zip(record.emitted_states, record.emitted_pieces, strict=True)
+        cells += [f"{GLYPHS[state]}{_visible(piece)}" for state, piece in ends if state != "accepted"]
+        line = f"{record.index + 1:4d}  " + "  ".join(cells)
+        if record.other is not None and any(record.other["flip"]):
+            flipped = [str(place + 1) for place, flip in enumerate(record.other["flip"]) if flip]
+            line += f"   ⇄ {record.other['verifier']} decides otherwise at draft {', '.join(flipped)}"
+        print(line)
+    if trace.footer is not None:
+        summary = trace.summary()
+        print(f"{summary['new_tokens']} tokens in {summary['rounds']} rounds, ended by {summary['finish_reason']}")
+
+
+def _visible(piece: str) -> str:
+    """A piece on one line: spaces as ␣, control characters as escapes, so that no token can steer the terminal."""
+    shown = piece.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
+
+
+@app.command()
+def report(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="Names or files (default: all).")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for index.html.")] = Path("reports"),
+    parameter: Annotated[
+        list[str] | None, typer.Option("--parameter", "-p", help="NAME=VALUE, or NAME VALUE (repeatable).")
+    ] = None,
+    timeout: Annotated[int, typer.Option(help="Seconds that one notebook may take.")] = 600,
+) -> None:
+    """Run the notebooks headless into a folder of pages.
+
+    Example: quasar-lab report 02_acceptance --out reports -p gamma 6
+    """
+    try:
+        from quasar_lab import reports
+    except ImportError as error:
+        raise InputError(f"{error.name} is not installed; run: pip install 'quasar-lab[lab]'") from error
+    if timeout < 1:
+        raise InputError(f"--timeout is {timeout}; accepted: 1 or more seconds")
+    chosen = reports.find_notebooks(notebooks or [])
+    if not reports.build(chosen, out, _parameters(parameter or []), timeout):
+        raise typer.Exit(1)
+
+
+def _parameters(pairs: list[str]) -> dict[str, Any]:
+    """NAME=VALUE texts → values (JSON where they parse as JSON, else text)."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"parameter {pair!r} is not understood; accepted: -p NAME VALUE")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = {"True": True, "False": False, "None": None}.get(value, value)
+    return found
+
+
+@app.command()
+def lab(port: Annotated[int, typer.Option(help="Port on localhost.")] = 8888) -> None:
+    """JupyterLab on the notebooks (localhost, with its token).
+
+    Example: quasar-lab lab --port 8890
+    """
+    from quasar_lab.lab import start
+
+    try:
+        from quasar_lab.reports import notebook_folder
+    except ImportError as error:
+        raise InputError(f"{error.name} is not installed; run: pip install 'quasar-lab[lab]'") from error
+    start(notebook_folder(), port)
+
+
+LATER = (["bench", "decode"], ["bench", "kernels"], ["export"])
+"""Documented commands that this version does not have: named as such, and absent from --help."""
+
+
+def _join_parameters(arguments: list[str]) -> list[str]:
+    """`-p NAME VALUE` → `-p NAME=VALUE`: two words after one option is papermill's form, which typer cannot say."""
+    joined, rest = [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        joined.append(word)
+        if word in ("-p", "--parameter") and rest and "=" not in rest[0] and len(rest) > 1:
+            joined.append(f"{rest.pop(0)}={rest.pop(0)}")
+    return joined
+
+
+CLICK_ERROR = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+"""typer carries its own copy of click or uses the installed one, by version; its own exceptions tell which."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line; returns the exit status."""
+    words = list(arguments)
+    try:
+        for name in LATER:
+            if words[: len(name)] == name:
+                raise NotInThisVersion(" ".join(name))
+        words = _join_parameters(words) if words[:1] == ["report"] else words
+        status = app(words, prog_name="quasar-lab", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except CLICK_ERROR as error:
+        message: str = error.format_message()  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message, file=sys.stderr)
+            return 2
+        return _complain(f"{message.rstrip('.')}; see --help")
+    except QuasarError as error:
+        return _complain(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:  # noqa: BLE001 (the last line of defence: say that the fault is ours, and where)
+        traceback.print_exc()
+        print(f"internal error: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _complain(message: str) -> int:
+    print("quasar-lab: " + " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def main() -> None:
+    """Entry point of `quasar-lab`."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""JupyterLab on the notebooks: on localhost, with its token, as it comes.
+
+In a checkout the notebooks are opened where they are. From an installed package they are copied into
+``./quasar_notebooks`` first, so that they can be changed and saved; a copy that is already there is kept.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from quasar_lab.errors import InputError
+
+FOLDER = "quasar_notebooks"
+
+
+def writable_notebooks(source: Path, here: Path) -> Path:
+    """`source` where it belongs to a checkout, else its copy in `here`."""
+    if (source.parent / "pyproject.toml").exists():
+        return source
+    copy = here / FOLDER
+    copy.mkdir(exist_ok=True)
+    for notebook in sorted(source.glob("*.ipynb")):
+        if not (copy / notebook.name).exists():
+            shutil.copyfile(notebook, copy / notebook.name)
+    return copy
+
+
+def command(notebooks: Path, port: int) -> list[str]:
+    """The JupyterLab command line; root must say so explicitly."""
+    root = ["--allow-root"] if hasattr(os, "getuid") and os.getuid() == 0 else []
+    return [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        f"--notebook-dir={notebooks}",
+        *root,
+    ]
+
+
+def start(notebooks: Path, port: int) -> None:
+    """Replaces this process by JupyterLab. Raises InputError when it is not installed or the port is none."""
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise InputError("JupyterLab is not installed; run: pip install 'quasar-lab[lab]'")
+    if not 1 <= port <= 65535:
+        raise InputError(f"port is {port}; accepted: 1…65535")
+    arguments = command(writable_notebooks(notebooks, Path.cwd()), port)
+    sys.stdout.flush()
+    os.execv(arguments[0], arguments)

@@ -1,0 +1,74 @@
+"""A saved trace, shown again or judged again by another verifier, on the same drafts.
+
+The second verifier reads the prompt and then, round by round, exactly the tokens that were read in the run: the same
+context, the same drafts. So a *flip*, a draft that one keeps and the other refuses, is a difference between two
+verifiers and nothing else. Each draft is judged by its own row, also behind a refused one; at temperature above 0 the
+saved draw u is used again, and drafts that were never drawn for have no judgement to compare with (null).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from quasar_lab.errors import TraceError
+from quasar_lab.sampling import Sampling, target
+from quasar_lab.speculative import TOP, Verifier
+from quasar_lab.trace import Round, Trace
+
+
+def rescore(trace: Trace, verifier: Verifier) -> Trace:
+    """A copy of `trace` whose rounds carry `other`: {verifier, top, margin, decision, flip} as `verifier` sees the same
+    drafts.
+
+    Raises TraceError when the trace has no prefill record, belongs to another vocabulary, or holds trees.
+    """
+    if trace.prefill is None:
+        raise TraceError("this trace has no prefill record; accepted: a trace of a run that got past its prompt")
+    if trace.header["model"] != verifier.identity["model"]:
+        raise TraceError(f"this trace is of {trace.header['model']}; accepted: a verifier of the same model")
+    sampling = Sampling(**trace.header["sampling"])
+    prompt = trace.header["prompt_ids"]
+    drafted = max((len(record.draft_ids) for record in trace.rounds), default=0)
+    cache = verifier.new_cache(len(prompt) + len(trace.token_ids) + drafted + 1)
+    verifier.forward(prompt, cache, logits="last")
+    last, rounds = trace.prefill.emitted_ids[-1], []
+    for record in trace.rounds:
+        if record.parents is not None:
+            raise TraceError("this trace holds tree drafts; accepted: chains")
+        base = cache.length
+        logits = verifier.forward([last, *record.draft_ids], cache).logits
+        rounds.append(replace(record, other=_judgement(record, logits, verifier, sampling)))
+        verifier.rollback(cache, base + 1 + min(record.accepted, len(record.emitted_ids) - 1))
+        last = record.emitted_ids[-1]
+    return Trace(trace.header, trace.prefill, rounds, trace.footer)
+
+
+def _judgement(record: Round, logits: torch.Tensor, verifier: Verifier, sampling: Sampling) -> dict[str, Any]:
+    probs = target(logits, sampling)
+    best = logits.topk(min(TOP, logits.shape[-1]), dim=-1)
+    tokenizer = verifier.tokenizer
+    top = [
+        [
+            [token, f"<{token}>" if tokenizer is None else tokenizer.piece(token), float(probs[row, token])]
+            for token in ids
+        ]
+        for row, ids in enumerate(best.indices.tolist())
+    ]
+    decision: list[bool | None] = []
+    flip: list[bool | None] = []
+    for place, token in enumerate(record.draft_ids):
+        u = record.u[place]
+        if sampling.greedy:
+            now, before = top[place][0][0] == token, record.top[place][0][0] == token
+        elif u is None:
+            decision.append(None)
+            flip.append(None)
+            continue
+        else:
+            now = u * record.q[place] < float(probs[place, token])
+            before = u * record.q[place] < record.p[place]
+        decision.append(now)
+        flip.append(now != before)
+    margin = (best.values[:, 0] - best.values[:, min(1, best.values.shape[1] - 1)]).tolist()
+    return {"verifier": verifier.name, "top": top, "margin": margin, "decision": decision, "flip": flip}

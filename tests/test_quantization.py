@@ -1,0 +1,227 @@
+"""Smoothing is exact before rounding, rounding is what it says, and a saved model comes back the same."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import FAMILIES, write_checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quasar_kernels.reference import quantize_rows
+
+import quasar_lab as ql
+from quasar_lab import calibration, quantization, smoothing
+from quasar_lab.calibration import collect
+from quasar_lab.checkpoints import PARTS
+from quasar_lab.decoder import Bf16Linear, Int8Linear, bf16_decoder
+from quasar_lab.errors import CalibrationError, NotInThisVersion, QuasarError, RecipeError
+from quasar_lab.quantization import parse_recipe, quantize_weight, quantized_tensors, smoothing_factors
+
+SEQUENCES = [torch.randint(0, 94, (40,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(3)]
+
+
+def smoothed(checkpoint, sequences=SEQUENCES, alpha=0.5):
+    model = bf16_decoder(checkpoint)
+    return smoothing_factors(checkpoint, collect(model, sequences), alpha)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_folding_is_exact_before_rounding(family, tmp_path, monkeypatch):
+    """The smoothed and folded weights, not rounded, run by the BF16 ops, give the BF16 model's logits."""
+    write_checkpoint(tmp_path, family)
+    model = ql.load(tmp_path, backend="reference")
+    factors = smoothed(model.checkpoint)
+    assert max(float(s.max() / s.min()) for s in factors.values()) > 1.5, "nothing was smoothed"
+    monkeypatch.setattr(quantization, "quantize_weight", lambda weight: (weight, torch.ones(weight.shape[0])))
+    folded = quantized_tensors(model.checkpoint, factors)
+
+    def unrounded(base):
+        weight = folded[f"{base}.wq"]
+        return Bf16Linear(weight, folded.get(f"{base}.bias"), tuple(weight.shape))
+
+    layers = []
+    for index, layer in enumerate(model.layers):
+        base = f"layers.{index}"
+        norms = {name: folded[f"{base}.{name}"] for name in ("attention_norm", "mlp_norm")}
+        layers.append(replace(layer, **norms, **{name: unrounded(f"{base}.{name}") for name in PARTS}))
+    head = Bf16Linear(folded["lm_head.wq"] / folded["lm_head.factors"], None, model.head.shape)
+    expected = model.forward(SEQUENCES[0], model.new_cache()).logits
+    got = replace(model, layers=layers, head=head).forward(SEQUENCES[0], model.new_cache()).logits
+    assert (got - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("alpha", [None, 0.5])
+def test_a_quantized_model_stays_close(family, alpha, tmp_path):
+    write_checkpoint(tmp_path, family, initializer_range=0.1)
+    model = ql.load(tmp_path)
+    w8a8 = saved(model, tmp_path / "out", {} if alpha is None else smoothed(model.checkpoint))
+    exact = torch.log_softmax(model.forward(SEQUENCES[0], model.new_cache()).logits, dim=-1)
+    rounded = torch.log_softmax(w8a8.forward(SEQUENCES[0], w8a8.new_cache()).logits, dim=-1)
+    assert (exact.exp() * (exact - rounded)).sum(dim=-1).mean() < 0.01
+    assert not torch.equal(exact, rounded)
+
+
+def saved(model, folder, factors):
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    tensors = quantized_tensors(model.checkpoint, factors)
+    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "weights.safetensors")
+    record = {"schema": quantization.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny"}
+    (folder / "recipe.json").write_text(json.dumps(record))
+    return quantization.load_quantized(model, folder, "w8a8")
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10_000), st.floats(0, 1))
+def test_factors_are_safe(n, k, seed, alpha):
+    """Zero channels, in calibration or weights, get factor 1; nothing is infinite or NaN; inputs stay as they were."""
+    generator = torch.Generator().manual_seed(seed)
+    activations = torch.rand(k, generator=generator) * 10.0 ** torch.randint(-3, 4, (k,), generator=generator)
+    weight = torch.randn(n, k, generator=generator)
+    dead = torch.rand(k, generator=generator) < 0.3
+    activations[dead] = 0
+    weight[:, torch.rand(k, generator=generator) < 0.3] = 0
+    before = activations.clone(), weight.clone()
+    s = smoothing.smoothquant_factors(activations, smoothing.column_max(weight), alpha)
+    assert torch.isfinite(s).all()
+    assert (s > 0).all()
+    assert (s[(activations == 0) | (weight.abs().amax(dim=0) == 0)] == 1).all()
+    assert torch.equal(activations, before[0])
+    assert torch.equal(weight, before[1])
+
+
+def test_factors_follow_the_formula():
+    x, w = torch.tensor([100.0, 1.0, 4.0]), torch.tensor([1.0, 1.0, 0.25])
+    s = smoothing.smoothquant_factors(x, w, 0.5)
+    assert torch.allclose(s / s[1], torch.tensor([10.0, 1.0, 4.0]))
+    assert torch.allclose(
+        smoothing.smoothquant_factors(x, w, 1.0) / s.new_tensor(400.0) ** (1 / 3), x / 400.0 ** (2 / 3)
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 70), st.integers(0, 10_000))
+def test_rounding(rows, k, seed):
+    x = torch.randn(rows, k, generator=torch.Generator().manual_seed(seed))
+    x[rows // 2] = 0
+    q, scale = quantize_rows(x)
+    assert q.abs().max() <= 127
+    assert (q[rows // 2] == 0).all()
+    assert scale[rows // 2] == 1
+    assert ((x - q.float() * scale[:, None]).abs() <= 0.5001 * scale[:, None]).all()
+    top = x.abs().amax(dim=1) > 0
+    assert (q[top].abs().amax(dim=1) == 127).all()
+
+
+def test_a_tied_embedding_stays_as_it_is(tmp_path):
+    write_checkpoint(tmp_path, "llama-tied")
+    model = ql.load(tmp_path)
+    before = model.embedding.clone()
+    w8a8 = saved(model, tmp_path / "out", smoothed(model.checkpoint))
+    assert isinstance(w8a8.head, Int8Linear)
+    assert w8a8.embedding is model.embedding
+    assert torch.equal(w8a8.embedding, before)
+    hidden = [m.forward([1, 2, 3], m.new_cache(), hidden=True).hidden for m in (model, w8a8)]
+    assert (hidden[0] - hidden[1]).norm() < 0.1 * hidden[0].norm(), "the final hidden state lost its meaning"
+
+
+def test_half_the_bytes(embedded, w8a8):
+    for (layer, projection, before), (_, _, after) in zip(embedded.linears(), w8a8.linears(), strict=True):
+        assert after.bytes <= 0.51 * before.bytes, f"layer {layer}, {projection}"
+    assert w8a8.weight_bytes <= 0.51 * embedded.weight_bytes
+
+
+def test_reloading_gives_the_same_bits(embedded, w8a8):
+    again = ql.quantize(embedded, "w8a8")
+    ids = list(range(100, 130))
+    logits = [model.forward(ids, model.new_cache(64)).logits for model in (w8a8, again)]
+    assert torch.equal(*logits)
+
+
+def test_statistics_need_no_memory_for_more_text(tiny):
+    one, many = collect(tiny, SEQUENCES[:1]), collect(tiny, SEQUENCES)
+    assert {key: x.shape for key, x in one.largest.items()} == {key: x.shape for key, x in many.largest.items()}
+    assert many.tokens == 120
+    seen = []
+    for sequence in SEQUENCES:
+        tiny.forward(sequence, tiny.new_cache(), taps=lambda layer, p, x: seen.append((layer, p, x.abs())))
+    expected = torch.cat([x for layer, p, x in seen if (layer, p) == (1, "down_proj")]).amax(dim=0)
+    assert torch.equal(many.largest[1, "down_proj"], expected)
+
+
+def test_nan_in_calibration_names_the_layer(tmp_path):
+    write_checkpoint(tmp_path, "llama")
+    model = ql.load(tmp_path)
+    model.layers[1].mlp_norm[3] = torch.nan
+    with pytest.raises(CalibrationError, match="layer 1, gate_up_proj"):
+        collect(model, SEQUENCES)
+
+
+@pytest.mark.parametrize(
+    "bad", ["w8a9", "", "w8a8:3", "w8a8-plain:1", "w8a8-smoothquant:x", "w8a8-smoothquant:1.5", "int8"]
+)
+def test_unknown_recipes_are_refused(bad):
+    with pytest.raises(RecipeError, match="accepted"):
+        parse_recipe(bad)
+
+
+def test_later_recipes_are_named_as_such():
+    for later in ("w4a8", "w4a16", "w2a16"):
+        with pytest.raises(NotInThisVersion, match="not in this version"):
+            parse_recipe(later)
+
+
+def test_damaged_or_foreign_recipes_are_refused(tmp_path):
+    write_checkpoint(tmp_path, "llama")
+    model = ql.load(tmp_path)
+    saved(model, tmp_path / "out", {})
+    record = json.loads((tmp_path / "out" / "recipe.json").read_text())
+
+    def write(**changes):
+        (tmp_path / "out" / "recipe.json").write_text(json.dumps({**record, **changes}))
+
+    write(schema=0)
+    with pytest.raises(RecipeError, match="schema 0"):
+        quantization.load_quantized(model, tmp_path / "out", "x")
+    write(checksum="other")
+    with pytest.raises(RecipeError, match="other weights"):
+        quantization.load_quantized(model, tmp_path / "out", "x")
+    write()
+    weights = tmp_path / "out" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(RecipeError, match="truncated or corrupt"):
+        quantization.load_quantized(model, tmp_path / "out", "x")
+
+
+def test_prepare_never_overwrites_a_folder_of_something_else(tiny, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(QuasarError, match="accepted: a new or empty folder"):
+        quantization.prepare(tiny, "w8a8", out=tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_weights_round_per_output_channel():
+    weight = torch.tensor([[1.0, -2.0], [0.0, 0.0], [0.01, 0.00498]])
+    wq, wscale = quantize_weight(weight)
+    assert wq.tolist() == [[64, -127], [0, 0], [127, 63]]
+    assert torch.allclose(wscale, torch.tensor([2 / 127, 1.0, 0.01 / 127]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", "{", "line 1"),
+        ("a.jsonl", '{"x": 1}', "neither"),
+        ("a.txt", "", "no text"),
+        ("a.txt", None, "missing"),
+    ],
+)
+def test_bad_calibration_files(embedded, tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(CalibrationError, match=message):
+        calibration.sequences(embedded, path)
