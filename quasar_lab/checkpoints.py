@@ -232,13 +232,19 @@ class Checkpoint:
 
     def embedding(self) -> Tensor:
         """bf16 [vocab, hidden]."""
-        return self.tensor("model.embed_tokens.weight", torch.bfloat16)
+        return self._table("model.embed_tokens.weight")
 
     def head(self) -> Tensor | None:
         """bf16 [vocab, hidden] of an untied head; None when the embedding serves."""
         if self.config.tied or "lm_head.weight" not in self:
             return None
-        return self.tensor("lm_head.weight", torch.bfloat16)
+        return self._table("lm_head.weight")
+
+    def _table(self, name: str) -> Tensor:
+        table, expected = self.tensor(name, torch.bfloat16), (self.config.vocab, self.config.hidden)
+        if tuple(table.shape) != expected:
+            raise CheckpointError(f"{name} is {list(table.shape)}; config.json says {list(expected)}")
+        return table
 
     def names(self) -> Iterator[str]:
         """Names of all tensors in the files."""

@@ -91,13 +91,13 @@ def _convert(folder: Path) -> None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps the converter's own bars and advice off the screen; errors still raise."""
+    from transformers.utils import logging as transformers_logging
+
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     bars = os.environ.get("TQDM_DISABLE")
     os.environ["TQDM_DISABLE"] = "1"
     try:
-        from transformers.utils import logging as transformers_logging
-
         transformers_logging.disable_progress_bar()
         with contextlib.redirect_stderr(io.StringIO()):
             yield

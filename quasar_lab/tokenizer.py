@@ -176,6 +176,19 @@ class _SentencePieceCodec:
         return self.encode(rendered[0])
 
 
+def _tokenizer_class(folder: Path) -> Any:
+    """The generic class where the folder names it: what AutoTokenizer would choose too, after a second of looking for models."""
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
+
+
 def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
     """The tokenizer of a checkpoint folder; None when the folder has none (then prompts are token ids).
 
@@ -186,9 +199,9 @@ def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
     try:
         if family == "PanguEmbedded" and (folder / "tokenizer.model").exists():
             return Tokenizer(_SentencePieceCodec(folder))
-        from transformers import AutoTokenizer
-
-        return Tokenizer(_TransformersCodec(AutoTokenizer.from_pretrained(str(folder), local_files_only=True)))
+        return Tokenizer(
+            _TransformersCodec(_tokenizer_class(folder).from_pretrained(str(folder), local_files_only=True))
+        )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"the tokenizer in {folder} cannot be read: {first}") from error

@@ -1,0 +1,111 @@
+"""Ask, watch, stop: generation with the token strip as it happens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ipywidgets as w
+
+from quasar_lab.decoder import Decoder
+from quasar_lab.errors import QuasarError
+from quasar_lab.figures import StripHTML, acceptance, token_strip
+from quasar_lab.speculative import MAX_GAMMA, generate, stream
+from quasar_lab.trace import Trace
+from quasar_lab.widgets.mode import enabled, put
+from quasar_lab.widgets.token_strip import TokenStrip
+
+DRAFTERS = ("ngram", "none")
+WIDE = w.Layout(width="420px")
+STYLE = {"description_width": "110px"}
+
+
+class LivePanel(w.VBox):
+    """Prompt and options above, the strip and its acceptance below. `trace`: of the latest run."""
+
+    def __init__(self, verifiers: Sequence[Decoder], prompt: str, options: dict[str, Any], trace: Trace | None):
+        self._by_name = {verifier.name: verifier for verifier in verifiers}
+        self.prompt = w.Textarea(
+            prompt, description="prompt", layout=w.Layout(width="100%", height="64px"), style=STYLE
+        )
+        self.verifier = w.Dropdown(options=list(self._by_name), description="verifier", layout=WIDE, style=STYLE)
+        self.drafter = w.Dropdown(
+            options=DRAFTERS, value=options["drafter"], description="drafter", layout=WIDE, style=STYLE
+        )
+        self.gamma = w.IntSlider(options["gamma"], 1, MAX_GAMMA, description="γ", layout=WIDE, style=STYLE)
+        self.tokens = w.IntSlider(options["max_new_tokens"], 1, 256, description="new tokens", layout=WIDE, style=STYLE)
+        self.temperature = w.FloatSlider(
+            options["temperature"], min=0, max=2, step=0.1, description="temperature", layout=WIDE, style=STYLE
+        )
+        self.seed = w.IntText(options["seed"], description="seed", layout=WIDE, style=STYLE)
+        self.start = w.Button(description="Run", button_style="primary", icon="play")
+        self.message = w.HTML()
+        self.strip = TokenStrip(trace)
+        self.figure = w.Output()
+        self.start.on_click(lambda _: self.run())
+        self.strip.observe(lambda change: setattr(self.start, "disabled", change["new"]), "running")
+        if trace is not None:
+            put(self.figure, acceptance(trace))
+        columns = [
+            w.VBox([self.verifier, self.drafter, self.gamma]),
+            w.VBox([self.temperature, self.tokens, self.seed]),
+        ]
+        row = w.HBox([self.start, self.message])
+        super().__init__([self.prompt, w.HBox(columns), row, self.strip, self.figure])
+
+    @property
+    def trace(self) -> Trace | None:
+        return self.strip.trace
+
+    def run(self) -> None:
+        """Starts a run with the options on the panel; what is wrong with them is said beside the button."""
+        self.message.value = ""
+        try:
+            self.strip.run(
+                stream(
+                    self._by_name[self.verifier.value],
+                    self.prompt.value,
+                    drafter=self.drafter.value,
+                    gamma=self.gamma.value,
+                    max_new_tokens=self.tokens.value,
+                    temperature=self.temperature.value,
+                    seed=self.seed.value,
+                ),
+                done=lambda trace: put(self.figure, acceptance(trace)),
+            )
+        except QuasarError as error:
+            self.message.value = note(error)
+
+
+def note(error: QuasarError) -> str:
+    """An error in words, escaped for an HTML widget."""
+    from html import escape
+
+    return f'<span role="alert">{escape(str(error))}</span>'
+
+
+def generate_live(
+    verifiers: Decoder | Sequence[Decoder],
+    prompt: str,
+    *,
+    drafter: str = "ngram",
+    gamma: int = 4,
+    max_new_tokens: int = 48,
+    temperature: float = 0.0,
+    seed: int = 0,
+    trace: Trace | None = None,
+    interactive: bool = True,
+) -> LivePanel | StripHTML:
+    """A panel to run `prompt` with any of `verifiers`, opening with `trace` where there is one.
+
+    Static: the strip of `trace`, or of one run with the first verifier.
+    """
+    several = [verifiers] if isinstance(verifiers, Decoder) else list(verifiers)
+    options = {
+        "drafter": drafter,
+        "gamma": gamma,
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    if enabled(interactive):
+        return LivePanel(several, prompt, options, trace)
+    return token_strip(generate(several[0], prompt, **options) if trace is None else trace)

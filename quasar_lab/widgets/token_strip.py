@@ -1,0 +1,92 @@
+"""The token strip as a widget: the report's drawing, fed while the model runs.
+
+The run has a thread of its own, so that Stop and the rest of the notebook stay responsive; each round is one message. A
+view that opens late asks for everything said so far.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import traitlets
+
+from quasar_lab.errors import InputError, QuasarError
+from quasar_lab.figures.strip import asset
+from quasar_lab.speculative import Generation
+from quasar_lab.trace import Trace
+
+
+class TokenStrip(anywidget.AnyWidget):
+    """A strip that shows a trace, or a run as it happens (`run`, `stop`)."""
+
+    _esm = asset("strip.js") + (files("quasar_lab.widgets") / "token_strip.js").read_text(encoding="utf-8")
+    _css = asset("strip.css")
+
+    records: Any = traitlets.List().tag(sync=True)
+    running = traitlets.Bool(False).tag(sync=True)
+    status = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, trace: Trace | None = None, **traits: Any):
+        self._lock = threading.RLock()
+        self._said: list[dict[str, Any]] = [] if trace is None else list(trace.records())
+        self._generation: Generation | None = None
+        self._thread: threading.Thread | None = None
+        self.trace = trace
+        super().__init__(records=self._said, **traits)
+        self.on_msg(self._heard)
+
+    def run(self, generation: Generation, done: Callable[[Trace], None] | None = None) -> None:
+        """Starts `generation` in a thread of its own and shows its rounds; `done` is called there with the trace.
+
+        Raises InputError while another run goes on.
+        """
+        if self.running:
+            raise InputError("a run is going on here; accepted: stop it first")
+        self._generation, self.trace = generation, generation.trace
+        self.running, self.status = True, "reading the prompt …"
+        self._thread = threading.Thread(target=self._work, args=(generation, done), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the run within one round."""
+        if self._generation is not None:
+            self._generation.cancel()
+
+    def wait(self) -> None:
+        """Returns when the run has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self, generation: Generation, done: Callable[[Trace], None] | None) -> None:
+        trace, outcome = generation.trace, ""
+        try:
+            self._say([trace.header], afresh=True)
+            for place, record in enumerate(generation):
+                opening = [asdict(trace.prefill)] if place == 0 and trace.prefill else []
+                self._say([*opening, asdict(record)])
+                self.status = f"{len(trace.token_ids)} tokens"
+            opening = [asdict(trace.prefill)] if not trace.rounds and trace.prefill else []
+            self._say([*opening, *([trace.footer] if trace.footer else [])])
+            if done is not None:
+                done(trace)
+        except QuasarError as error:
+            outcome = str(error)
+        finally:
+            self.records = self._said  # what a saved notebook keeps
+            self.running, self.status = False, outcome
+
+    def _say(self, records: list[dict[str, Any]], afresh: bool = False) -> None:
+        with self._lock:
+            self._said = records if afresh else [*self._said, *records]
+            self.send({"records": records})
+
+    def _heard(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
+        if content.get("type") == "stop":
+            self.stop()
+        elif content.get("type") == "ready":
+            with self._lock:
+                if self.running and self._said:
+                    self.send({"records": self._said})

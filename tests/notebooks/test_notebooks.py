@@ -1,0 +1,87 @@
+"""The lab's notebooks are committed clean, run with other parameters than their own, and pass nbval."""
+
+import ast
+import os
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from quasar_lab import reports
+from quasar_lab.reports import parameters
+
+NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in reports.find_notebooks([])}
+OTHER = {
+    "00_start_here": {"prompt": "Copy: one two three one two three", "gamma": 2, "max_new_tokens": 8},
+    "01_outliers": {"layer": 28, "channel_layer": 3, "channel_projection": "o_proj"},
+    "02_acceptance": {"gamma": 2, "temperature": 0.5, "max_new_tokens": 8},
+    "03_verifier_speed": {"widths": [1, 3], "context": 16, "samples": 2, "recipe": "w8a8-plain"},
+}
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_every_notebook_is_run_by_a_test_below():
+    assert sorted(OTHER) == sorted(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+class TestClean:
+    def test_no_outputs_and_the_plain_kernel(self, name):
+        notebook = NOTEBOOKS[name]
+        assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(notebook))
+        assert notebook.metadata.kernelspec == {
+            "display_name": "Python 3",
+            "language": "python",
+            "name": "python3",
+        }
+        assert "widgets" not in notebook.metadata
+
+    def test_prose_comes_first_and_the_parameters_are_the_first_code(self, name):
+        notebook = NOTEBOOKS[name]
+        assert notebook.cells[0].cell_type == "markdown"
+        tagged = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+        assert tagged == code_cells(notebook)[:1]
+        assert parameters.defaults(notebook, name)["interactive"] is True
+
+    def test_every_parameter_is_used(self, name):
+        notebook = NOTEBOOKS[name]
+        code = "\n".join(cell.source for cell in code_cells(notebook)[1:])
+        used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+        assert set(parameters.defaults(notebook, name)) <= used
+
+    def test_cells_are_small_and_hold_no_logic(self, name):
+        for cell in code_cells(NOTEBOOKS[name]):
+            assert len(cell.source.splitlines()) <= 16
+            kinds = {type(node) for node in ast.walk(ast.parse(cell.source))}
+            assert not kinds & {ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.If, ast.Try}
+
+    def test_it_says_what_to_see_and_sets_two_exercises(self, name):
+        prose = "\n".join(cell.source for cell in NOTEBOOKS[name].cells if cell.cell_type == "markdown")
+        assert "**What you should see:**" in prose
+        assert prose.count("<details><summary>Answer</summary>") == 2
+        assert "## What this does not show" in prose
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHER)
+def test_runs_headless_with_other_parameters(name, tmp_path):
+    assert reports.build([name], tmp_path, OTHER[name], timeout=240)
+    page = (tmp_path / f"{name}.html").read_text()
+    assert len(page) < 4_000_000
+    assert "jupyter.widget-view" not in page
+
+
+@pytest.mark.slow
+def test_nbval(tmp_path):
+    """Each cell of 00–02 runs in nbval's own kernel; lax: committed notebooks have no outputs to compare with."""
+    files = [str(path) for path in reports.find_notebooks(["00_start_here", "01_outliers", "02_acceptance"])]
+    command = [sys.executable, "-m", "pytest", "-q", "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=240"]
+    environment = {**os.environ, "QUASAR_HEADLESS": "1", "PLOTLY_RENDERER": "plotly_mimetype"}
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", *files], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,136 @@
+"""Panels: live or static by one rule; the live strip says every round once, in order, and stops when told."""
+
+import pytest
+
+from quasar_lab import widgets
+from quasar_lab.errors import CheckpointError, InputError
+from quasar_lab.figures import StripHTML
+from quasar_lab.speculative import generate, stream
+from quasar_lab.widgets.live import note
+from quasar_lab.widgets.token_strip import TokenStrip
+
+IDS = [3, 17, 5, 80, 41, 5, 80, 2]
+
+
+@pytest.fixture(autouse=True)
+def with_a_person(monkeypatch):
+    monkeypatch.delenv("QUASAR_HEADLESS", raising=False)
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """Every custom message that strips send to their views."""
+    messages = []
+    monkeypatch.setattr(TokenStrip, "send", lambda self, content, buffers=None: messages.append(content))
+    return messages
+
+
+def test_headless_wins_over_the_notebook(monkeypatch):
+    assert widgets.enabled(True)
+    assert not widgets.enabled(False)
+    monkeypatch.setenv("QUASAR_HEADLESS", "1")
+    assert not widgets.enabled(True)
+
+
+def test_strip_says_one_message_per_round_and_keeps_the_whole_run(tiny, heard):
+    strip = TokenStrip()
+    finished = []
+    strip.run(stream(tiny, IDS, drafter="ngram", gamma=3, max_new_tokens=12), done=finished.append)
+    strip.wait()
+    expected = generate(tiny, IDS, drafter="ngram", gamma=3, max_new_tokens=12)
+    assert finished == [strip.trace]
+    assert strip.trace.token_ids == expected.token_ids
+    said = [record["kind"] for message in heard for record in message["records"]]
+    assert said == ["header", "prefill", *["round"] * len(expected.rounds), "footer"]
+    assert len(heard) == len(expected.rounds) + 2
+    assert [record["kind"] for record in strip.records] == said
+    assert (strip.running, strip.status) == (False, "")
+
+
+def test_strip_of_a_single_token_still_shows_it(tiny, heard):
+    strip = TokenStrip()
+    strip.run(stream(tiny, IDS, max_new_tokens=1))
+    strip.wait()
+    assert [record["kind"] for record in strip.records] == ["header", "prefill", "footer"]
+
+
+def test_stop_from_the_front_end_cancels(tiny, heard):
+    strip = TokenStrip()
+    generation = stream(tiny, IDS, drafter="none", max_new_tokens=100)
+    strip.running = True
+    with pytest.raises(InputError, match="a run is going on"):
+        strip.run(generation)
+    strip.running = False
+    strip._generation = generation
+    strip._heard(strip, {"type": "stop"}, [])
+    strip.run(generation)
+    strip.wait()
+    assert strip.trace.summary()["finish_reason"] == "cancelled"
+
+
+def test_a_view_that_opens_late_hears_everything_said_so_far(tiny, heard):
+    strip = TokenStrip(generate(tiny, IDS, max_new_tokens=4))
+    strip._heard(strip, {"type": "ready"}, [])
+    assert heard == []  # nothing runs: the records are in the widget's state
+    strip.running = True
+    strip._heard(strip, {"type": "ready"}, [])
+    assert heard == [{"records": strip.records}]
+
+
+def test_generate_live_static_draws_the_given_trace(tiny):
+    trace = generate(tiny, IDS, max_new_tokens=4)
+    strip = widgets.generate_live(tiny, "unused", trace=trace, interactive=False)
+    assert isinstance(strip, StripHTML)
+    assert "quasar-trace/1" in strip.html
+
+
+def test_generate_live_panel_runs_and_explains_errors(embedded):
+    panel = widgets.generate_live(embedded, "Say yes.", max_new_tokens=3)
+    panel.run()
+    panel.strip.wait()
+    assert len(panel.trace.token_ids) <= 3
+    assert "application/vnd.plotly.v1+json" in panel.figure.outputs[0]["data"]
+    panel.prompt.value = "  "
+    panel.run()
+    assert "the prompt is empty" in panel.message.value
+
+
+def test_outlier_explorer_redraws_for_what_is_picked(embedded):
+    panel = widgets.outlier_explorer(embedded, layer=3, projection="q_proj", text="one two three")
+
+    def shown():
+        return [area.outputs[0]["data"]["text/plain"] for area in panel.areas]
+
+    assert shown()[0] == "Layer 3, qkv_proj: its input"
+    panel.layer.value = 5
+    panel.projection.value = "down_proj"
+    assert shown() == ["Layer 5, down_proj: its input", "Layer 5, down_proj: how much to smooth"]
+    panel.text.value = ""
+    panel.read()
+    assert "the prompt is empty" in panel.message.value
+
+
+def test_outlier_explorer_static_is_the_figure(embedded):
+    figure = widgets.outlier_explorer(embedded, layer=3, projection="q_proj", text="one two", interactive=False)
+    assert figure.layout.title.text == "Layer 3, qkv_proj: its input"
+
+
+def test_pick_model_survives_a_choice_that_cannot_be_loaded(w8a8, tmp_path):
+    panel = widgets.pick_model()
+    before = panel.model
+    panel.choice.value = str(tmp_path / "missing")
+    panel.reload()
+    assert "is no folder here" in panel.message.value
+    assert panel.model is before
+    assert not panel.start.disabled
+    with pytest.raises(CheckpointError):
+        widgets.pick_model(str(tmp_path / "missing"))
+
+
+def test_pick_model_table_has_both_verifiers(w8a8):
+    table = widgets.pick_model(interactive=False)._repr_html_()
+    assert f"<td>w8a8</td><td>{w8a8.weight_bytes / 1e6:.1f} MB</td>" in table
+
+
+def test_error_notes_are_escaped():
+    assert "<img" not in note(InputError("<img src=x onerror=alert(1)>"))
