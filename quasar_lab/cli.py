@@ -13,102 +13,31 @@ from typing import Annotated, Any
 
 import typer
 
+from quasar_lab.cli_bench import bench
+from quasar_lab.cli_common import (
+    Backend,
+    Device,
+    Json,
+    Model,
+    Seed,
+    Threads,
+    check_verifier,
+    load_model,
+    make_verifier,
+    print_json,
+    print_pairs,
+    print_table,
+    read_text,
+)
 from quasar_lab.errors import InputError, NotInThisVersion, QuasarError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure: verify passes.")
 app.add_typer(bench, name="bench")
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
-Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]
-Threads = Annotated[int | None, typer.Option(help="Threads to compute with (default: all cores).")]
-Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
 
 
 @app.callback()
 def about() -> None:
     """See, measure and learn how an INT8 verifier speeds up speculative decoding."""
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=1))
-
-
-def _table(rows: Sequence[dict[str, Any]], columns: dict[str, str] | None = None) -> None:
-    """Rows as an aligned table; columns: key → heading (default: every key as it is)."""
-    from rich.console import Console
-    from rich.table import Table
-
-    columns = columns or {key: key for key in rows[0]}
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for place, heading in enumerate(columns.values()):
-        table.add_column(heading, overflow="fold", no_wrap=place == 0)
-    for row in rows:
-        table.add_row(*(_show(row[key]) for key in columns))
-    console = Console()
-    console.width = max(console.width, 132)
-    console.print(table, markup=False)
-
-
-def _show(value: Any) -> Any:
-    from rich.text import Text
-
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if value is None:
-        return "–"
-    return Text(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
-
-
-def _pairs(document: dict[str, Any]) -> None:
-    _table([{"what": key, "value": value} for key, value in document.items()], {"what": "", "value": ""})
-
-
-def _load(model: str, device: str, backend: str, threads: int | None) -> Any:
-    """The BF16 decoder, computing with `threads`."""
-    import torch
-
-    import quasar_lab
-
-    if threads is not None and threads < 1:
-        raise InputError(f"--threads is {threads}; accepted: 1 or more")
-    if device not in ("cpu", "cuda"):
-        raise InputError(f"--device is {device!r}; accepted: cpu, cuda")
-    decoder = quasar_lab.load(model, device, backend)
-    if threads is not None:
-        torch.set_num_threads(threads)
-        getattr(decoder.ops, "set_threads", torch.set_num_threads)(threads)
-    return decoder
-
-
-def _verifier(decoder: Any, name: str) -> Any:
-    """`bf16`, or a recipe of it."""
-    from quasar_lab.quantization import parse_recipe, quantize
-
-    if name == "bf16":
-        return decoder
-    _check_verifier(name)
-    parse_recipe(name)
-    return quantize(decoder, name)
-
-
-def _check_verifier(name: str) -> None:
-    """Refuses unknown names before a model loads."""
-    from quasar_lab.quantization import parse_recipe
-
-    if name.partition(":")[0] == "pruned" or name == "w8a8+bf16":
-        raise NotInThisVersion(f"verifier {name}")
-    if name != "bf16":
-        parse_recipe(name)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
 
 
 @app.command()
@@ -120,7 +49,7 @@ def doctor(json_: Json = False) -> None:
     from quasar_lab.doctor import examine
 
     found = examine()
-    _print_json(found) if json_ else _pairs(found)
+    print_json(found) if json_ else print_pairs(found)
 
 
 @app.command()
@@ -134,7 +63,7 @@ def models(json_: Json = False) -> None:
 
     found = rows()
     if json_:
-        _print_json(found)
+        print_json(found)
         return
     for row in found:
         row["parameters"] = f"{row['parameters'] / 1e6:.0f} M"
@@ -151,7 +80,7 @@ def models(json_: Json = False) -> None:
         "resident_bytes_w8a8": "w8a8",
         "fits": "fits here",
     }
-    _table(found, headings)
+    print_table(found, headings)
 
 
 @app.command()
@@ -175,12 +104,12 @@ def prepare(
     from quasar_lab.quantization import prepare as run
 
     parse_recipe(recipe)
-    folder = run(_load(model, device, backend, threads), recipe, calibration, out)
+    folder = run(load_model(model, device, backend, threads), recipe, calibration, out)
     record = {**read_record(folder), "folder": str(folder)}
     if json_:
-        _print_json(record)
+        print_json(record)
         return
-    _table(record["errors"])
+    print_table(record["errors"])
     print(f"saved in {folder}")
 
 
@@ -217,11 +146,11 @@ def generate(
     from quasar_lab.speculative import Generation
 
     what = _prompt(prompt, prompt_file, messages, raw)
-    _check_verifier(verifier)
+    check_verifier(verifier)
     guesses = make_drafter(drafter)
     Sampling(temperature, top_k, top_p, seed)
     run = Generation(
-        _verifier(_load(model, device, backend, threads), verifier),
+        make_verifier(load_model(model, device, backend, threads), verifier),
         what,
         drafter=guesses,
         gamma=_gamma(gamma),
@@ -245,12 +174,12 @@ def generate(
         run.trace.save(trace)
     summary = run.trace.summary()
     if json_:
-        _print_json(summary)
+        print_json(summary)
         return
     print(summary["text"], end="\n\n")
     shown = ("finish_reason", "verifier", "drafter", "gamma", "new_tokens", "rounds", "mean_acceptance_length")
     more = ("draft_acceptance_rate", "tokens_per_second", "device", "backend", "note")
-    _pairs({key: summary[key] for key in shown + more if key in summary})
+    print_pairs({key: summary[key] for key in shown + more if key in summary})
 
 
 def _gamma(text: str) -> int:
@@ -267,14 +196,14 @@ def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None,
     if len(given) != 1:
         raise InputError(f"{len(given)} prompts were given; accepted: one of --prompt, --prompt-file, --messages")
     if messages is None:
-        text = prompt if prompt is not None else _read_text(prompt_file)  # type: ignore[arg-type]
+        text = prompt if prompt is not None else read_text(prompt_file)  # type: ignore[arg-type]
         if not text.strip():
             raise InputError("the prompt is empty")
         return text
     if raw:
         raise InputError("--raw goes with --prompt or --prompt-file, not with --messages")
     try:
-        found = json.loads(_read_text(messages))
+        found = json.loads(read_text(messages))
     except json.JSONDecodeError as error:
         raise InputError(f"{messages} is not JSON: {error}") from error
     if not isinstance(found, list) or not found:
@@ -299,54 +228,18 @@ def fidelity(
 
     Example: quasar-lab fidelity --verifier w8a8 --text book.txt --tokens 4096
     """
-    from quasar_lab.fidelity import compare, read_text
+    from quasar_lab.fidelity import compare, read_tokens
 
     if skip < 0 or (tokens is not None and tokens < 2):
         raise InputError(f"--skip is {skip} and --tokens {tokens}; accepted: skip 0 or more, tokens 2 or more")
-    _check_verifier(verifier)
-    _read_text(text)
-    base = _load(model, device, backend, threads)
-    found = compare(base, _verifier(base, verifier), read_text(base, text, skip, tokens), window)
+    check_verifier(verifier)
+    read_text(text)
+    base = load_model(model, device, backend, threads)
+    found = compare(base, make_verifier(base, verifier), read_tokens(base, text, skip, tokens), window)
     if json_:
-        _print_json(found)
+        print_json(found)
         return
-    _pairs({key: value for key, value in found.items() if not isinstance(value, list)})
-
-
-@bench.command("step")
-def bench_step(
-    verifiers: Annotated[str, typer.Option(help="Comma-separated: bf16 and recipes.")] = "bf16,w8a8",
-    widths: Annotated[str, typer.Option(help="Comma-separated widths of the pass.")] = "1,2,4,6,8,16",
-    context: Annotated[int, typer.Option(help="Tokens already in the cache.")] = 256,
-    samples: Annotated[int, typer.Option(help="Passes timed per verifier and width.")] = 20,
-    model: Model = "embedded",
-    device: Device = "cpu",
-    backend: Backend = "auto",
-    threads: Threads = None,
-    json_: Json = False,
-) -> None:
-    """Time of one verify pass by verifier and width, beside the floor that reading the weights sets.
-
-    Example: quasar-lab bench step --verifiers bf16,w8a8 --widths 1,4,8
-    """
-    from quasar_lab.benchmark import step
-
-    names = [name for name in verifiers.split(",") if name]
-    try:
-        numbers = [int(width) for width in widths.split(",")]
-    except ValueError as error:
-        raise InputError(f"--widths is {widths!r}; accepted: comma-separated numbers in 1…64") from error
-    if not names or len(set(names)) != len(names):
-        raise InputError(f"--verifiers is {verifiers!r}; accepted: different names, comma-separated")
-    for name in names:
-        _check_verifier(name)
-    base = _load(model, device, backend, threads)
-    found = step([_verifier(base, name) for name in names], numbers, context, samples)
-    if json_:
-        _print_json(found)
-        return
-    _table(found["steps"])
-    _pairs({key: value for key, value in found.items() if key != "steps"})
+    print_pairs({key: value for key, value in found.items() if not isinstance(value, list)})
 
 
 @app.command()
@@ -369,9 +262,9 @@ def replay(
 
     found = Trace.load(trace)
     if verifier is not None:
-        _check_verifier(verifier)
-        base = _load(model or found.header["model"], device, backend, threads)
-        found = rescore(found, _verifier(base, verifier))
+        check_verifier(verifier)
+        base = load_model(model or found.header["model"], device, backend, threads)
+        found = rescore(found, make_verifier(base, verifier))
     if html is not None:
         from quasar_lab.figures import token_strip
         from quasar_lab.storage import write_text
@@ -473,7 +366,7 @@ def lab(port: Annotated[int, typer.Option(help="Port on localhost.")] = 8888) ->
     start(notebook_folder(), port)
 
 
-LATER = (["bench", "decode"], ["bench", "kernels"], ["export"])
+LATER = (["bench", "kernels"], ["export"])
 """Documented commands that this version does not have: named as such, and absent from --help."""
 
 
@@ -488,7 +381,7 @@ def _join_parameters(arguments: list[str]) -> list[str]:
     return joined
 
 
-CLICK_ERROR = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+CLICK_ERROR: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 """typer carries its own copy of click or uses the installed one, by version; its own exceptions tell which."""
 
 

@@ -20,7 +20,7 @@ from quasar_lab.progress import track
 CHUNK = 64
 
 
-def read_text(model: Decoder, path: Path, skip: int = 0, tokens: int | None = None) -> list[int]:
+def read_tokens(model: Decoder, path: Path, skip: int = 0, tokens: int | None = None) -> list[int]:
     """Token ids skip … skip + tokens of a UTF-8 text file. Raises InputError when nothing is left, or the file cannot
     be read."""
     if model.tokenizer is None:

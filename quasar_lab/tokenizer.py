@@ -177,7 +177,7 @@ class _SentencePieceCodec:
 
 
 def _tokenizer_class(folder: Path) -> Any:
-    """The generic class where the folder names it: what AutoTokenizer would choose too, after a second of looking for models."""
+    """The generic class where the folder names it: AutoTokenizer would choose it too, after a second of looking."""
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):

@@ -181,7 +181,6 @@ def test_bad_usage_is_one_line_and_exit_2(capsys, arguments):
 
 
 LATER = [
-    ["bench", "decode"],
     ["bench", "kernels"],
     ["export", "--recipe", "w8a8"],
     ["generate", "--prompt", "a", "--verifier", "w8a8+bf16"],

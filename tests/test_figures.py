@@ -1,4 +1,4 @@
-"""Figures show the numbers they claim to show, say where these come from, and never let a token's text become markup."""
+"""Figures show the numbers they claim to show, say where these come from, and keep token text from becoming markup."""
 
 import json
 import re

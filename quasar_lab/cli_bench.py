@@ -1,0 +1,128 @@
+"""`quasar-lab bench`: how fast, on this machine, beside what is unavoidable."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quasar_lab.cli_common import (
+    Backend,
+    Device,
+    Json,
+    Model,
+    Seed,
+    Threads,
+    check_verifier,
+    different_names,
+    load_model,
+    make_verifier,
+    print_json,
+    print_pairs,
+    print_table,
+)
+from quasar_lab.errors import InputError
+
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure: verify passes, whole answers.")
+
+
+@bench.command("step")
+def bench_step(
+    verifiers: Annotated[str, typer.Option(help="Comma-separated: bf16 and recipes.")] = "bf16,w8a8",
+    widths: Annotated[str, typer.Option(help="Comma-separated widths of the pass.")] = "1,2,4,6,8,16",
+    context: Annotated[int, typer.Option(help="Tokens already in the cache.")] = 256,
+    samples: Annotated[int, typer.Option(help="Passes timed per verifier and width.")] = 20,
+    model: Model = "embedded",
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Time of one verify pass by verifier and width, beside the floor that reading the weights sets.
+
+    Example: quasar-lab bench step --verifiers bf16,w8a8 --widths 1,4,8
+    """
+    from quasar_lab.benchmark import step
+
+    names = different_names("--verifiers", verifiers)
+    try:
+        numbers = [int(width) for width in widths.split(",")]
+    except ValueError as error:
+        raise InputError(f"--widths is {widths!r}; accepted: comma-separated numbers in 1…64") from error
+    for name in names:
+        check_verifier(name)
+    base = load_model(model, device, backend, threads)
+    found = step([make_verifier(base, name) for name in names], numbers, context, samples)
+    if json_:
+        print_json(found)
+        return
+    print_table(found["steps"])
+    print_pairs({key: value for key, value in found.items() if key != "steps"})
+
+
+@bench.command("decode")
+def bench_decode(
+    prompts: Annotated[
+        list[Path] | None, typer.Option(help="Question files, JSON lines (repeatable; default: ours).")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Questions per category (default: all).")] = None,
+    verifiers: Annotated[str, typer.Option(help="Comma-separated; the first is the baseline.")] = "bf16,w8a8",
+    drafters: Annotated[str, typer.Option(help="Comma-separated; must hold none, the baseline.")] = "none,ngram",
+    gamma: Annotated[int, typer.Option(help="Drafted tokens a round, 1…16.")] = 4,
+    max_new_tokens: Annotated[int, typer.Option(help="The most tokens per answer.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw among the likeliest that sum to p.")] = 1.0,
+    model: Model = "embedded",
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    seed: Seed = 0,
+    json_: Json = False,
+) -> None:
+    """Speed of whole answers: every verifier with every drafter, per category, split into its factors.
+
+    Example: quasar-lab bench decode --limit 4 --max-new-tokens 64
+    """
+    from quasar_lab.decode_benchmark import Settings
+    from quasar_lab.decode_benchmark import run as measure
+    from quasar_lab.drafting import make_drafter
+    from quasar_lab.prompts import read_questions, select
+    from quasar_lab.sampling import Sampling
+    from quasar_lab.storage import packaged_folder
+
+    files = prompts or sorted(packaged_folder("data/prompts").glob("*.jsonl"))
+    questions = select([question for path in files for question in read_questions(path)], limit)
+    names = different_names("--verifiers", verifiers)
+    guesses = different_names("--drafters", drafters)
+    for name in names:
+        check_verifier(name)
+    for guess in guesses:
+        make_drafter(guess)
+    if "none" not in guesses:
+        raise InputError(f"--drafters is {drafters!r}; accepted: a list that holds none, which is the baseline")
+    if not questions or not 1 <= gamma <= 16 or max_new_tokens < 1:
+        raise InputError("accepted: --limit 1 or more, --gamma 1…16, --max-new-tokens 1 or more")
+    Sampling(temperature, top_k, top_p, seed)
+    base = load_model(model, device, backend, threads)
+    settings = Settings(gamma, max_new_tokens, temperature, top_k, top_p, seed)
+    found = measure([make_verifier(base, name) for name in names], guesses, questions, settings)
+    if json_:
+        print_json(found)
+    else:
+        headings = {
+            "verifier": "verifier",
+            "drafter": "drafter",
+            "category": "category",
+            "mean_acceptance_length": "τ",
+            "tokens_per_second": "tokens/s",
+            "speedup": "speedup",
+            "speedup_low": "2.5 %",
+            "speedup_high": "97.5 %",
+            "predicted_speedup": "predicted",
+            "step_factor": "step",
+            "acceptance_factor": "acceptance",
+            "other_factor": "other",
+        }
+        print_table(found["runs"], headings)
+    if not found["complete"]:
+        raise typer.Exit(130)

@@ -1,0 +1,103 @@
+"""What the commands share: option types, loading by name, tables and JSON."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from quasar_lab.errors import InputError, NotInThisVersion
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]
+Threads = Annotated[int | None, typer.Option(help="Threads to compute with (default: all cores).")]
+Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, ensure_ascii=False, indent=1))
+
+
+def print_table(rows: Sequence[dict[str, Any]], columns: dict[str, str] | None = None) -> None:
+    """Rows as an aligned table; columns: key → heading (default: every key as it is)."""
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = columns or {key: key for key in rows[0]}
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for place, heading in enumerate(columns.values()):
+        table.add_column(heading, overflow="fold", no_wrap=place == 0)
+    for row in rows:
+        table.add_row(*(cell(row[key]) for key in columns))
+    console = Console()
+    console.width = max(console.width, 132)
+    console.print(table, markup=False)
+
+
+def cell(value: Any) -> Any:
+    from rich.text import Text
+
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if value is None:
+        return "–"
+    return Text(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+
+
+def print_pairs(document: dict[str, Any]) -> None:
+    print_table([{"what": key, "value": value} for key, value in document.items()], {"what": "", "value": ""})
+
+
+def load_model(model: str, device: str, backend: str, threads: int | None) -> Any:
+    """The BF16 decoder, computing with `threads`."""
+    import torch
+
+    import quasar_lab
+
+    if threads is not None and threads < 1:
+        raise InputError(f"--threads is {threads}; accepted: 1 or more")
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"--device is {device!r}; accepted: cpu, cuda")
+    decoder = quasar_lab.load(model, device, backend)
+    if threads is not None:
+        torch.set_num_threads(threads)
+        getattr(decoder.ops, "set_threads", torch.set_num_threads)(threads)
+    return decoder
+
+
+def make_verifier(decoder: Any, name: str) -> Any:
+    """`bf16`, or a recipe of it."""
+    from quasar_lab.quantization import parse_recipe, quantize
+
+    if name == "bf16":
+        return decoder
+    check_verifier(name)
+    parse_recipe(name)
+    return quantize(decoder, name)
+
+
+def check_verifier(name: str) -> None:
+    """Refuses unknown names before a model loads."""
+    from quasar_lab.quantization import parse_recipe
+
+    if name.partition(":")[0] == "pruned" or name == "w8a8+bf16":
+        raise NotInThisVersion(f"verifier {name}")
+    if name != "bf16":
+        parse_recipe(name)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
+
+
+def different_names(option: str, text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"{option} is {text!r}; accepted: different names, comma-separated")
+    return names
