@@ -337,17 +337,14 @@ def report(
         raise typer.Exit(1)
 
 
-def _parameters(pairs: list[str]) -> dict[str, Any]:
-    """NAME=VALUE texts → values (JSON where they parse as JSON, else text)."""
-    found: dict[str, Any] = {}
+def _parameters(pairs: list[str]) -> dict[str, str]:
+    """NAME=VALUE texts as a dictionary; `reports` gives each value the type that its notebook declares."""
+    found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise InputError(f"parameter {pair!r} is not understood; accepted: -p NAME VALUE")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = {"True": True, "False": False, "None": None}.get(value, value)
+        found[name] = value
     return found
 
 

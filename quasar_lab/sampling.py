@@ -54,13 +54,20 @@ def target(logits: Tensor, sampling: Sampling) -> Tensor:
         kth = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)
     probs = torch.softmax(logits, dim=-1)
-    if sampling.top_p < 1:
-        ordered, order = probs.sort(dim=-1, descending=True)
+    return _nucleus(probs, sampling.top_p) if sampling.top_p < 1 else probs
+
+
+def _nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """The smallest set of likeliest tokens that reaches `top_p`, renormalised; f32 [M, V]."""
+    size = probs.shape[-1]
+    for count in (min(1024, size), size):  # nearly always the first few hundred reach p, and sorting all is slow
+        ordered, order = probs.topk(count, dim=-1)
         before = ordered.double().cumsum(dim=-1) - ordered
-        ordered = ordered.masked_fill(before >= sampling.top_p, 0.0)
-        probs = torch.zeros_like(probs).scatter_(1, order, ordered)
-        probs /= probs.sum(dim=-1, keepdim=True)
-    return probs
+        if bool((before[:, -1] >= top_p).all()):
+            break
+    ordered = ordered.masked_fill(before >= top_p, 0.0)
+    kept = torch.zeros_like(probs).scatter_(1, order, ordered)
+    return kept / kept.sum(dim=-1, keepdim=True)
 
 
 def draw(probs: Tensor, generator: Generator) -> int:

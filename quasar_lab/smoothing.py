@@ -3,7 +3,7 @@
 A few input channels of a linear are tens of times larger than the rest; one INT8 scale per token then leaves the others
 a handful of levels. For any s > 0,  x Wᵀ = (x / s)(W · s)ᵀ,  so channel k of x can be shrunk by s_k and column k of W
 grown by it at no error, before anything is rounded. SmoothQuant (arXiv 2211.10438) takes  s_k = max|x_k|^α /
-max|W_k|^(1−α):  α = 0 leaves activations alone, α = 1 gives them all the same range.
+max|W_k|^(1−α):  α = 1 gives all activation channels the same range, α = 0 all weight columns.
 
 Dividing x costs nothing where the division can be *folded* into what produced x: the gains of a norm, the rows of
 v_proj (attention mixes tokens, never channels, so x_o / s = attend(v / s)), the rows of up_proj (silu(gate) · up is

@@ -15,6 +15,7 @@ exceeded.
 import platform
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
@@ -26,7 +27,7 @@ from torch import Tensor
 from quasar_lab.decoder import Output
 from quasar_lab.drafting import Draft, Drafter, make_drafter
 from quasar_lab.errors import InputError, NotInThisVersion
-from quasar_lab.sampling import Sampling, target, verify
+from quasar_lab.sampling import Sampling, Verdict, target, verify
 from quasar_lab.tokenizer import Tokenizer
 from quasar_lab.trace import SCHEMA, Prefill, Round, Trace, acceptance
 
@@ -109,6 +110,18 @@ def versions() -> dict[str, str]:
     return dict(_versions())
 
 
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Keeps torch's thread pool out of the round: for rows this small, waking it costs more than it saves, and with
+    another busy process on the machine its barrier waits a scheduler's slice, longer than the whole step."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Generation:
     """One run: iterate to get its rounds as they happen; `trace` grows with them; `cancel()` ends it within one round.
 
@@ -175,11 +188,9 @@ class Generation:
         begun = time.perf_counter()
         self.drafter.reset(self.prompt_ids)
         out = self.verifier.forward(self.prompt_ids, cache, logits="last", hidden=self.drafter.needs_hidden)
-        probs = target(out.logits, self.sampling)
-        verdict = verify(out.logits, probs, Draft([]), self.sampling, generator)
+        verdict, top, margin = self._judge(out.logits, Draft([]), generator)
         hidden = None if out.hidden is None else out.hidden[-1:]
         emitted = self._emit([verdict.next_id], hidden)
-        top, margin = self._likeliest(out.logits, probs)
         ms = 1e3 * (time.perf_counter() - begun)
         self.trace.prefill = Prefill(emitted, [self._piece(token) for token in emitted], top, margin, ms)
         return hidden
@@ -191,9 +202,7 @@ class Generation:
         base = cache.length
         out = self.verifier.forward([self._output[-1], *draft.ids], cache, hidden=self.drafter.needs_hidden)
         clock.append(time.perf_counter())
-        probs = target(out.logits, self.sampling)
-        verdict = verify(out.logits, probs, draft, self.sampling, generator)
-        top, margin = self._likeliest(out.logits, probs)
+        verdict, top, margin = self._judge(out.logits, draft, generator)
         clock.append(time.perf_counter())
 
         accepted = verdict.accepted
@@ -278,6 +287,15 @@ class Generation:
     def _piece(self, token: int) -> str:
         tokenizer = self.verifier.tokenizer
         return f"<{token}>" if tokenizer is None else tokenizer.piece(token)
+
+    def _judge(
+        self, logits: Tensor, draft: Draft, generator: torch.Generator
+    ) -> tuple[Verdict, list[list[list[Any]]], list[float]]:
+        """Verdict on a draft, and what the trace tells of each row: the likeliest tokens and the margin."""
+        with _one_torch_thread():
+            probs = target(logits, self.sampling)
+            verdict = verify(logits, probs, draft, self.sampling, generator)
+            return verdict, *self._likeliest(logits, probs)
 
     def _likeliest(self, logits: Tensor, probs: Tensor) -> tuple[list[list[list[Any]]], list[float]]:
         """Per row the five likeliest [id, piece, p], and the margin between the first two logits."""

@@ -158,3 +158,17 @@ def _loaded(folder):
     if folder not in _models:
         _models[folder] = ql.load(folder)
     return _models[folder]
+
+
+def test_standing_in_for_a_faster_backend_is_said_once(monkeypatch):
+    import quasar_kernels
+
+    genuine = quasar_kernels._load
+    monkeypatch.setattr(
+        quasar_kernels, "_load", lambda name: (None, "not built for this test") if name == "cpu" else genuine(name)
+    )
+    with pytest.warns(RuntimeWarning, match="not built for this test") as said:
+        assert [quasar_kernels.select("auto").name for _ in "abc"] == ["reference"] * 3
+    assert len(said) == 1
+    with pytest.raises(quasar_kernels.BackendUnavailable, match="not built for this test"):
+        quasar_kernels.select("cpu")

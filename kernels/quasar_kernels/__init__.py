@@ -13,7 +13,9 @@ way costs nothing per call.
 """
 
 import importlib
+import warnings
 from collections.abc import Sequence
+from functools import cache
 from types import ModuleType
 
 import torch
@@ -75,13 +77,20 @@ def select(backend: str = "auto", device: str = "cpu") -> ModuleType:
         raise BackendUnavailable(
             f"backend {backend!r} does not run on device {device!r}; accepted: {', '.join(candidates)}"
         )
-    reasons = []
+    reasons: list[str] = []
     for name in candidates if backend == "auto" else (backend,):
         module, reason = _load(name)
         if module is not None and reason is None:
+            if reasons:
+                _warn_once(f"the {name} backend stands in for a faster one: {'; '.join(reasons)}")
             return module
         reasons.append(f"{name}: {reason}")
     raise BackendUnavailable(f"no backend for device {device!r}: {'; '.join(reasons)}")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
 
 
 def _check(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:

@@ -228,12 +228,16 @@ function quasarStrip(root) {
     current = Math.max(0, Math.min(rows.length - 1, index));
     rows.forEach((row, place) => { row.node.hidden = place > current; });
     const row = rows[current];
-    const box = view.rounds;
-    const edge = row.node.offsetTop + row.node.offsetHeight;
-    if (edge > box.scrollTop + box.clientHeight || row.node.offsetTop < box.scrollTop) box.scrollTop = edge - box.clientHeight + 4;
+    requestAnimationFrame(() => scrollTo(row.node)); // a widget is drawn before it is on the page
     const told = row.tokens.find((token) => token.state === "rejected") || row.tokens[row.tokens.length - 1];
     if (told) focus(row, told);
     updateWhere();
+  }
+
+  function scrollTo(node) {
+    const box = view.rounds;
+    const edge = node.offsetTop + node.offsetHeight;
+    if (edge > box.scrollTop + box.clientHeight || node.offsetTop < box.scrollTop) box.scrollTop = edge - box.clientHeight + 4;
   }
 
   function updateWhere() {

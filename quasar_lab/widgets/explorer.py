@@ -28,7 +28,7 @@ class OutlierExplorer(w.VBox):
         self.projection = w.Dropdown(
             options=list(PARTS), value=projection_of(projection), description="projection", layout=WIDE, style=STYLE
         )
-        self.order = w.ToggleButtons(options=ORDERS, description="order", style={**STYLE, "button_width": "110px"})
+        self.order = w.Dropdown(options=ORDERS, description="order", layout=WIDE, style=STYLE)
         self.text = w.Textarea(
             text if isinstance(text, str) else DEFAULT_TEXT,
             description="text",

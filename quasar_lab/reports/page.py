@@ -1,0 +1,164 @@
+"""An executed notebook → one HTML page of ours.
+
+Prose is Markdown with formulas as MathML; code is folded; figures stay interactive, drawn by `page.js` from the JSON in
+the page. Outputs are shown in the richest form that needs nothing from outside.
+"""
+
+import html
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from nbformat import NotebookNode
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from quasar_lab.figures.strip import embedded_json
+from quasar_lab.reports.results import MIME, Result
+
+if TYPE_CHECKING:
+    from quasar_lab.reports.build import Run
+
+PLOTLY = "application/vnd.plotly.v1+json"
+SKIPPED_TAGS = {"papermill-error-cell-tag"}
+COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    def formula(text: str, options: dict[str, Any]) -> str:
+        return convert(text, display="block" if options["display_mode"] else "inline")
+
+    return MarkdownIt("commonmark", {"html": True}).enable("table").use(dollarmath_plugin, renderer=formula)
+
+
+def _asset(name: str) -> str:
+    return (files("quasar_lab.reports") / name).read_text(encoding="utf-8")
+
+
+def title_of(notebook: NotebookNode, otherwise: str) -> str:
+    """The first heading of a notebook."""
+    for cell in notebook.cells:
+        match = re.search(r"^# +(.+)$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None
+        if match:
+            return match[1].strip()
+    return otherwise
+
+
+def results(notebook: NotebookNode) -> list[dict[str, Any]]:
+    """The key numbers that the notebook displayed, in order."""
+    return [
+        output["data"][MIME]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if MIME in output.get("data", {})
+    ]
+
+
+def notebook_page(notebook: NotebookNode, title: str, script: str, error: str | None = None) -> str:
+    """The page of an executed notebook. script: address of plotly's own script, beside the page."""
+    body = []
+    if error is not None:
+        body.append(
+            f'<p class="failed"><strong>This notebook stopped.</strong> {html.escape(error)}<br>'
+            "What ran before is shown below.</p>"
+        )
+    for cell in notebook.cells:
+        if SKIPPED_TAGS & set(cell.metadata.get("tags", [])):
+            continue
+        if cell.cell_type == "markdown":
+            body.append(f'<section class="prose">{_prose(cell.source)}</section>')
+        elif cell.cell_type == "code" and cell.source.strip():
+            body.append(_code(cell))
+            if any(output.output_type == "error" for output in cell.outputs):
+                break
+    content = "\n".join(body)
+    figures = 'class="figure"' in content
+    scripts = f'<script src="{script}"></script>\n<script>{_asset("page.js")}</script>' if figures else ""
+    return _document(title, f'<nav><a href="index.html">← all notebooks</a></nav>\n{content}\n{scripts}')
+
+
+def index_page(runs: "Sequence[Run]") -> str:
+    """Links to the pages, with their key numbers."""
+    cards = []
+    for run in runs:
+        numbers = "".join(f"<li>{_number(Result(**item))}</li>" for item in run.results)
+        state = "" if run.error is None else f'<p class="failed">stopped: {html.escape(run.error)}</p>'
+        cards.append(
+            f'<section class="card"><h2><a href="{html.escape(run.file)}">{html.escape(run.title)}</a></h2>{state}'
+            f'<ul class="numbers">{numbers}</ul><p class="small">{run.seconds:.0f} s</p></section>'
+        )
+    introduction = "<h1>Report</h1><p>Each page is a notebook of the lab, run from top to bottom without a person.</p>"
+    links = '<p class="small">The same numbers for programs: <a href="results.json">results.json</a></p>'
+    return _document("quasar_lab report", f"{introduction}\n{''.join(cards)}\n{links}")
+
+
+def _document(title: str, body: str) -> str:
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<style>{_asset('page.css')}\n{HtmlFormatter(style='tango').get_style_defs('.code')}</style></head>\n"
+        f"<body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def _prose(source: str) -> str:
+    """Markdown → HTML; links to other notebooks lead to their pages."""
+    return re.sub(r'(href="[^":]+)\.ipynb(["#])', r"\1.html\2", _markdown().render(source))
+
+
+def _code(cell: NotebookNode) -> str:
+    source = highlight(cell.source, PythonLexer(), HtmlFormatter(cssclass="code", wrapcode=True))
+    label = "parameters" if {"parameters", "injected-parameters"} & set(cell.metadata.get("tags", [])) else "code"
+    if "injected-parameters" in cell.metadata.get("tags", []):
+        label = "parameters of this run"
+    shown = "".join(_output(output) for output in cell.outputs)
+    return f"<details class='source'><summary>{label}</summary>{source}</details>\n{shown}"
+
+
+def _output(output: NotebookNode) -> str:
+    if output.output_type == "stream":
+        return _text(output.text, "stream")
+    if output.output_type == "error":
+        return _text("\n".join(output.traceback) or f"{output.ename}: {output.evalue}", "error")
+    data = output.data
+    if MIME in data:
+        return f'<p class="result">{_number(Result(**data[MIME]))}</p>'
+    if PLOTLY in data:
+        return _figure(data[PLOTLY])
+    if "text/html" in data:
+        return f'<div class="output">{data["text/html"]}</div>'
+    if "text/markdown" in data:
+        return f'<section class="prose">{_prose(data["text/markdown"])}</section>'
+    if "image/png" in data:
+        return f'<img class="output" alt="" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
+    return _text(data.get("text/plain", ""), "stream")
+
+
+def _text(text: str, kind: str) -> str:
+    return f'<pre class="output {kind}">{html.escape(COLOUR_CODES.sub("", text)).rstrip()}</pre>' if text else ""
+
+
+def _number(item: Result) -> str:
+    unit = f" {html.escape(item.unit)}" if item.unit else ""
+    return f"<b>{html.escape(item.shown)}</b>{unit}<br><span>{html.escape(item.name)}</span>"
+
+
+def _figure(figure: dict[str, Any]) -> str:
+    """A place for one figure: `page.js` draws it; its title and subtitle are its alternative text."""
+    title = figure.get("layout", {}).get("title", {})
+    said = " — ".join(filter(None, (title.get("text"), title.get("subtitle", {}).get("text"))))
+    label = html.escape(re.sub(r"<[^>]+>", "", html.unescape(said)) or "figure")
+    layout = figure.get("layout", {})
+    height = int(layout.get("height", 420))
+    return (
+        f'<div class="figure" role="img" aria-label="{label}" style="min-height:{height}px">'
+        f'<script type="application/json">{embedded_json({"data": figure["data"], "layout": layout})}</script></div>'
+    )
