@@ -9,8 +9,12 @@ What is lost: caches. The embedded model's INT8 weights are 134 MB, above any la
 would look faster than its floor.
 """
 
+import platform
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,6 +22,7 @@ import torch
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError
 from quasar_lab.progress import track
+from quasar_lab.speculative import versions
 
 STREAM_BYTES = 256 * 2**20
 
@@ -30,13 +35,16 @@ def percentiles(samples: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def stream_bandwidth(repeats: int = 5) -> float:
-    """GB/s at which this machine's cores read memory: the median over sums of 256 MB, far more than a cache holds."""
+def stream_bandwidth(ops: ModuleType, repeats: int = 9) -> float:
+    """GB/s at which the threads of a backend read memory: the median over passes of 256 MB, far more than a cache
+    holds."""
     data = torch.ones(STREAM_BYTES // 8, dtype=torch.int64)
+    read = getattr(ops, "stream_read", torch.sum)
+    read(data)
     seconds = []
     for _ in range(repeats):
         begun = time.perf_counter()
-        data.sum()
+        read(data)
         seconds.append(time.perf_counter() - begun)
     return STREAM_BYTES / percentiles(seconds)[1] / 1e9
 
@@ -60,7 +68,7 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
         cache = verifier.new_cache(context + max(widths))
         verifier.forward(prompt, cache, logits="last")
         caches.append(cache)
-    bandwidth = [stream_bandwidth()]
+    bandwidth = [stream_bandwidth(verifiers[0].ops)]
     times: dict[tuple[str, int], list[float]] = {
         (verifier.name, width): [] for verifier in verifiers for width in widths
     }
@@ -74,8 +82,9 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
                 verifier.rollback(cache, context)
                 if sample:  # the first round warms up
                     times[verifier.name, width].append(1e3 * spent)
-    bandwidth.append(stream_bandwidth())
-    gigabytes = sum(bandwidth) / len(bandwidth)
+        if sample % 10 == 9:
+            bandwidth.append(stream_bandwidth(verifiers[0].ops, repeats=3))
+    gigabytes = percentiles(bandwidth)[1]
     rows = []
     for verifier, cache in zip(verifiers, caches, strict=True):
         for width in widths:
@@ -105,8 +114,24 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
         "model": first.identity["model"],
         "context": context,
         "steps": rows,
+        **stamp(),
         **note,
     }
+
+
+def stamp() -> dict[str, Any]:
+    """When, and with which versions: every saved measurement carries it."""
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "cpu": cpu_name(), "versions": versions()}
+
+
+def cpu_name() -> str:
+    """The processor's own name where the system tells it, else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def threads(decoder: Decoder) -> int:

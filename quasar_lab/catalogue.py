@@ -13,6 +13,7 @@ from typing import Any
 
 from quasar_lab.checkpoints import ModelConfig
 from quasar_lab.embedded import ID
+from quasar_lab.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,14 @@ ENTRIES = (
     ),
     Entry("Qwen/Qwen3-8B", "Apache-2.0", HUB, _config("qwen3", 4096, 36, 32, 8, 128, 12288, 151936, False)),
 )
+
+
+def find(name: str) -> Entry:
+    """The entry called `name`. Raises InputError on a name that is not in the list."""
+    for entry in ENTRIES:
+        if name == entry.id or (name == "embedded" and entry.source == "embedded"):
+            return entry
+    raise InputError(f"{name!r} is not in the list; accepted: embedded, {', '.join(entry.id for entry in ENTRIES)}")
 
 
 def memory_bytes() -> int:

@@ -363,7 +363,7 @@ def lab(port: Annotated[int, typer.Option(help="Port on localhost.")] = 8888) ->
     start(notebook_folder(), port)
 
 
-LATER = (["bench", "kernels"], ["export"])
+LATER = (["export"],)
 """Documented commands that this version does not have: named as such, and absent from --help."""
 
 

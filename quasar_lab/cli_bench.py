@@ -1,5 +1,7 @@
 """`quasar-lab bench`: how fast, on this machine, beside what is unavoidable."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,10 +21,16 @@ from quasar_lab.cli_common import (
     print_json,
     print_pairs,
     print_table,
+    set_threads,
 )
 from quasar_lab.errors import InputError
 
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure: verify passes, whole answers.")
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure: verify passes, linears, whole answers.")
+
+
+def command_line() -> str:
+    """The command as it was typed: part of every saved result."""
+    return shlex.join(["quasar-lab", *sys.argv[1:]])
 
 
 @bench.command("step")
@@ -44,19 +52,59 @@ def bench_step(
     from quasar_lab.benchmark import step
 
     names = different_names("--verifiers", verifiers)
-    try:
-        numbers = [int(width) for width in widths.split(",")]
-    except ValueError as error:
-        raise InputError(f"--widths is {widths!r}; accepted: comma-separated numbers in 1…64") from error
+    numbers = _widths(widths)
     for name in names:
         check_verifier(name)
     base = load_model(model, device, backend, threads)
     found = step([make_verifier(base, name) for name in names], numbers, context, samples)
+    found["command"] = command_line()
     if json_:
         print_json(found)
         return
     print_table(found["steps"])
     print_pairs({key: value for key, value in found.items() if key != "steps"})
+
+
+@bench.command("kernels")
+def bench_kernels(
+    shapes: Annotated[
+        str, typer.Option(help='A model of `quasar-lab models`, or "embedded", for its linears.')
+    ] = "embedded",
+    widths: Annotated[str, typer.Option(help="Comma-separated widths of the pass.")] = "1,2,4,6,8",
+    samples: Annotated[int, typer.Option(help="Passes timed per op, shape and width.")] = 15,
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Speed of each linear beside the bandwidth of memory; weights rotate so that none comes from a cache.
+
+    Example: quasar-lab bench kernels --shapes Qwen/Qwen3-8B --widths 1,4
+    """
+    from quasar_lab.catalogue import find
+    from quasar_lab.kernel_benchmark import LARGE, measure, shapes_of
+
+    entry, numbers = find(shapes), _widths(widths)
+    if samples < 1:
+        raise InputError(f"--samples is {samples}; accepted: 1 or more")
+    set_threads(threads)
+    wanted = shapes_of(entry.config)
+    found = measure([*wanted, *LARGE] if shapes == "embedded" else wanted, numbers, samples)
+    found["command"] = command_line()
+    if json_:
+        print_json(found)
+        return
+    rows = [{**row, "shape": " × ".join(map(str, row["shape"]))} for row in found["kernels"]]
+    print_table(rows)
+    print_pairs({key: value for key, value in found.items() if key != "kernels"})
+
+
+def _widths(text: str) -> list[int]:
+    try:
+        widths = [int(width) for width in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--widths is {text!r}; accepted: comma-separated numbers in 1…64") from error
+    if min(widths) < 1 or max(widths) > 64:
+        raise InputError(f"--widths is {text!r}; accepted: numbers in 1…64")
+    return widths
 
 
 @bench.command("decode")
@@ -106,6 +154,7 @@ def bench_decode(
     base = load_model(model, device, backend, threads)
     settings = Settings(gamma, max_new_tokens, temperature, top_k, top_p, seed)
     found = measure([make_verifier(base, name) for name in names], guesses, questions, settings)
+    found["command"] = command_line()
     if json_:
         print_json(found)
     else:

@@ -53,19 +53,26 @@ def print_pairs(document: dict[str, Any]) -> None:
 
 def load_model(model: str, device: str, backend: str, threads: int | None) -> Any:
     """The BF16 decoder, computing with `threads`."""
-    import torch
-
     import quasar_lab
 
-    if threads is not None and threads < 1:
-        raise InputError(f"--threads is {threads}; accepted: 1 or more")
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device is {device!r}; accepted: cpu, cuda")
-    decoder = quasar_lab.load(model, device, backend)
-    if threads is not None:
-        torch.set_num_threads(threads)
-        getattr(decoder.ops, "set_threads", torch.set_num_threads)(threads)
-    return decoder
+    set_threads(threads)
+    return quasar_lab.load(model, device, backend)
+
+
+def set_threads(threads: int | None) -> None:
+    """Makes torch and the C++ backend compute with `threads`; None leaves both as they are."""
+    if threads is None:
+        return
+    if not 1 <= threads <= 1024:
+        raise InputError(f"--threads is {threads}; accepted: 1…1024")
+    import torch
+    from quasar_kernels import cpu
+
+    torch.set_num_threads(threads)
+    if cpu.unavailable() is None:
+        cpu.set_threads(threads)
 
 
 def make_verifier(decoder: Any, name: str) -> Any:

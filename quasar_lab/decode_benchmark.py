@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from quasar_lab import storage
-from quasar_lab.benchmark import step, threads
+from quasar_lab.benchmark import stamp, step, threads
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError
 from quasar_lab.progress import announce
@@ -177,7 +177,7 @@ def run(
         "backend": first.backend,
         "threads": threads(first),
         "model": first.identity["model"],
-        "versions": versions(),
+        **stamp(),
     }
 
 

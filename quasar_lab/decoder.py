@@ -12,6 +12,7 @@ outside the five families.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import pi
 from types import ModuleType
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from quasar_kernels import BackendUnavailable, Transform, select
+from quasar_kernels.threads import single_torch_thread
 from torch import Tensor
 
 from quasar_lab.cache import KVCache
@@ -113,11 +115,17 @@ class Decoder:
     device: str = "cpu"
     smoothing: dict[tuple[int, str], Tensor] = field(default_factory=dict, repr=False)
     _angles: tuple[Tensor, Tensor] = field(init=False, repr=False)
+    _plan: Any = field(init=False, repr=False)
+    """All layers in one call, where the backend offers it: the same ops, the same bits, no Python between them."""
 
     def __post_init__(self) -> None:
         frequencies = inverse_frequencies(self.config)
         angles = torch.arange(self.config.context, dtype=torch.float32)[:, None] * frequencies
         self._angles = angles.cos(), angles.sin()
+        config, plan = self.config, getattr(self.ops, "Plan", None)
+        if plan is not None:
+            plan = plan(self.layers, groups=config.kv_heads, size=config.head_dim, eps=config.eps, window=config.window)
+        self._plan = plan
 
     def __repr__(self) -> str:
         return f"<Decoder {self.checkpoint.name} {self.name} on {self.device}, backend {self.backend}>"
@@ -214,17 +222,20 @@ class Decoder:
         depths = list(range(rows)) if parents is None else _depths(parents)
         lengths = [start + depth + 1 for depth in depths]
         places = torch.as_tensor(positions if positions is not None else [length - 1 for length in lengths])
-        cos, sin = self._angles[0][places], self._angles[1][places]
-
-        x = self.embedding[tokens].float()
-        for index in range(len(self.layers)) if layers is None else layers:
-            x = self._block(x, index, cache, start, cos, sin, lengths, parents, taps)
-        cache.length = start + rows
-
-        out = self.ops.rmsnorm(x, self.norm, self.config.eps) if hidden else None
-        if logits == "last":
-            x = x[-1:]
-        return Output(self._after_norm(x, self.norm, self.head, len(self.layers), "lm_head", taps), out)
+        order = range(len(self.layers)) if layers is None else layers
+        with nullcontext() if self._plan is None else single_torch_thread():
+            cos, sin = self._angles[0][places], self._angles[1][places]
+            x = self.embedding[tokens].float()
+            if self._plan is not None and taps is None:
+                x = self._plan.run(x, order, cache.k, cache.v, start, cos, sin, lengths, parents)
+            else:
+                for index in order:
+                    x = self._block(x, index, cache, start, cos, sin, lengths, parents, taps)
+            cache.length = start + rows
+            out = self.ops.rmsnorm(x, self.norm, self.config.eps) if hidden else None
+            if logits == "last":
+                x = x[-1:]
+            return Output(self._after_norm(x, self.norm, self.head, len(self.layers), "lm_head", taps), out)
 
     def _block(
         self,

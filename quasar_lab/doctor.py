@@ -10,21 +10,21 @@ import torch
 from quasar_kernels import availability, select
 
 from quasar_lab import embedded, storage
-from quasar_lab.benchmark import stream_bandwidth
+from quasar_lab.benchmark import cpu_name, stream_bandwidth
 
 FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm")
 
 
-def _cpu() -> tuple[str, list[str]]:
-    """Name and the features that matter to the kernels (Linux tells; elsewhere the name only)."""
+def _cpu_features() -> list[str]:
+    """The processor's features that matter to the kernels (Linux tells them; elsewhere none)."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine(), []
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    found = {key.strip(): value.strip() for key, value in fields.items()}
-    flags = set(found.get("flags", found.get("Features", "")).split())
-    return found.get("model name", platform.machine()), [name for name in FEATURES if name in flags]
+        return []
+    flags = {
+        flag for line in lines if line.startswith(("flags", "Features")) for flag in line.partition(":")[2].split()
+    }
+    return [name for name in FEATURES if name in flags]
 
 
 def _version(name: str) -> str | None:
@@ -40,7 +40,6 @@ def examine() -> dict[str, Any]:
     reasons = availability()
     ops = select("auto", device if device == "cpu" or reasons["triton"] is None else "cpu")
     others = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
-    cpu, features = _cpu()
     source, folder = embedded.source_file(), storage.cache_folder()
     return {
         "python": platform.python_version(),
@@ -49,13 +48,13 @@ def examine() -> dict[str, Any]:
         "transformers": _version("transformers"),
         "triton": _version("triton"),
         "device": device,
-        "cpu": cpu,
-        "cpu_features": features,
+        "cpu": cpu_name(),
+        "cpu_features": _cpu_features(),
         "backend": ops.name,
         "backend_reason": "the fastest that runs here" + (f" ({'; '.join(others)})" if others else ""),
         "instruction_set": getattr(ops, "isa", lambda: None)(),
         "threads": getattr(ops, "get_threads", torch.get_num_threads)(),
-        "stream_bandwidth_gb_s": stream_bandwidth(),
+        "stream_bandwidth_gb_s": stream_bandwidth(ops),
         "embedded_model": "found" if source else f"not installed; run: {embedded.INSTALL}",
         "cache_folder": str(folder),
         "cache_bytes": storage.folder_bytes(folder),

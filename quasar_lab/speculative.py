@@ -15,13 +15,13 @@ exceeded.
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
 from typing import Any, Protocol
 
 import torch
+from quasar_kernels.threads import single_torch_thread
 from torch import Tensor
 
 from quasar_lab.decoder import Output
@@ -108,18 +108,6 @@ def _versions() -> dict[str, str]:
 def versions() -> dict[str, str]:
     """Versions that a measurement depends on."""
     return dict(_versions())
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Keeps torch's thread pool out of the round: for rows this small, waking it costs more than it saves, and with
-    another busy process on the machine its barrier waits a scheduler's slice, longer than the whole step."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Generation:
@@ -292,7 +280,7 @@ class Generation:
         self, logits: Tensor, draft: Draft, generator: torch.Generator
     ) -> tuple[Verdict, list[list[list[Any]]], list[float]]:
         """Verdict on a draft, and what the trace tells of each row: the likeliest tokens and the margin."""
-        with _one_torch_thread():
+        with single_torch_thread():
             probs = target(logits, self.sampling)
             verdict = verify(logits, probs, draft, self.sampling, generator)
             return verdict, *self._likeliest(logits, probs)

@@ -181,7 +181,6 @@ def test_bad_usage_is_one_line_and_exit_2(capsys, arguments):
 
 
 LATER = [
-    ["bench", "kernels"],
     ["export", "--recipe", "w8a8"],
     ["generate", "--prompt", "a", "--verifier", "w8a8+bf16"],
     ["generate", "--prompt", "a", "--verifier", "pruned:0.5"],
@@ -249,3 +248,12 @@ def test_the_core_runs_without_the_lab():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True)
     assert out.stdout.strip() == "bf16"
+
+
+def test_bench_kernels_json(capsys):
+    status, out, _ = call(capsys, "bench", "kernels", "--widths", "1", "--samples", 1, "--json")
+    found = json.loads(out)
+    assert status == 0
+    keys = {"op", "backend", "shape", "width", "us_p20", "us_p50", "us_p80", "gb_s", "fraction_of_stream"}
+    assert all(set(row) == keys for row in found["kernels"])
+    assert [row["shape"] for row in found["kernels"] if row["op"] == "linear_bf16"][:2] == [[960, 576], [576, 576]]

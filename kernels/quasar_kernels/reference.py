@@ -251,10 +251,11 @@ def _attend_chain(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: list[int
     values = torch.zeros_like(queries)
     first = int(starts[:rows].min()) // BLOCK * BLOCK
     for begin in range(first, max(lengths), BLOCK):
-        end = min(begin + BLOCK, max(lengths))
+        # Only rows that some query sees are copied: what lies outside is not read, whatever it holds.
+        low, high = max(begin, int(starts[:rows].min())), min(begin + BLOCK, max(lengths))
         k, v = torch.zeros(2, groups, BLOCK, size)
-        k[:, : end - begin] = k_cache[:, begin:end]
-        v[:, : end - begin] = v_cache[:, begin:end]
+        k[:, low - begin : high - begin] = k_cache[:, low:high]
+        v[:, low - begin : high - begin] = v_cache[:, low:high]
         position = torch.arange(begin, begin + BLOCK)
         seen = (position < ends[:, None]) & (position >= starts[:, None])
         seen = seen[None, :, None].expand(groups, ROWS, heads // groups, BLOCK).reshape(groups, -1, BLOCK)

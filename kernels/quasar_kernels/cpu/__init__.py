@@ -1,0 +1,423 @@
+"""The ops in C++: what `reference` defines, at the speed of memory.
+
+One optional extension, `_C`, holds kernels for AVX-512 VNNI, AVX2, NEON and plain C++ and picks one when it loads:
+the fastest that this CPU has *and* that agrees with plain C++ on a few small problems.
+`QUASAR_CPU_ISA=scalar|avx2|avx512|neon` forces one. It has its own thread pool, so torch's threads stay out of the
+decode loop.
+
+This file is the thin side of it: tensors in, addresses out. Shapes and dtypes are trusted as in the other backends
+(`quasar_kernels` has the checked functions), except where a wrong one would read foreign memory. A strided tensor is
+copied, never misread.
+
+What is lost: weights must be packed first (`pack_w8a8`, `pack_bf16`); a packed weight is read by this backend alone.
+"""
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quasar_kernels.reference import Transform
+
+try:
+    import quasar_kernels.cpu._C as _C
+
+    _missing = None
+except ImportError as error:
+    _missing = (
+        f"the C++ extension is not built ({error}); install a C++17 compiler (g++ or clang) and reinstall: "
+        "pip install -e ."
+    )
+
+name = "cpu"
+
+
+def unavailable() -> str | None:
+    """Why this backend cannot run here and how to get it, or None."""
+    return _missing
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A weight [N, K] in the layout that the kernels stream: tiles of 16 outputs, inputs interleaved by 4 (INT8) or 2
+    (BF16)."""
+
+    data: Tensor
+    shape: tuple[int, int]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a step reads."""
+        return self.data.numel()
+
+    def unpack(self) -> Tensor:
+        """The row-major weight that was packed."""
+        w = torch.empty(self.shape, dtype=self.dtype)
+        convert = _C.unpack_int8 if self.dtype == torch.int8 else _C.unpack_bf16
+        convert(self.data.data_ptr(), *self.shape, w.data_ptr())
+        return w
+
+
+def pack_w8a8(wq: Tensor) -> Packed:
+    """int8 [N, K] in the layout that `linear_w8a8` reads."""
+    return _pack(wq, torch.int8, 0)
+
+
+def pack_bf16(w: Tensor) -> Packed:
+    """bf16 [N, K] in the layout that `linear_bf16` reads."""
+    return _pack(w, torch.bfloat16, 1)
+
+
+def _pack(w: Tensor, dtype: torch.dtype, index: int) -> Packed:
+    w = _dense(w, dtype)
+    data = torch.empty(_C.packed_bytes(*w.shape)[index], dtype=torch.uint8)
+    (_C.pack_int8, _C.pack_bf16)[index](w.data_ptr(), *w.shape, data.data_ptr())
+    return Packed(data, (w.shape[0], w.shape[1]), dtype)
+
+
+def _dense(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    if x.dtype is not dtype:
+        raise TypeError(f"a tensor is {x.dtype}; accepted: {dtype}")
+    return x if x.is_contiguous() else x.contiguous()
+
+
+def _dense_or_none(x: Tensor | None, size: int) -> Tensor | None:
+    if x is None:
+        return None
+    if x.numel() != size:
+        raise ValueError(f"a tensor is {list(x.shape)}; accepted: {size} numbers")
+    return _dense(x)
+
+
+def _address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def _transform(transform: Transform | None, size: int) -> tuple[tuple[int, int, int, int], object]:
+    """Addresses and side of a transform, and what must stay alive while they are used."""
+    if transform is None:
+        return (0, 0, 0, 0), None
+    inv_smooth, shift = _dense_or_none(transform.inv_smooth, size), _dense_or_none(transform.shift, size)
+    side = 0 if transform.rotation is None else transform.rotation.shape[0]
+    if side and size % side:
+        raise ValueError(f"rotation is {side} wide; accepted: a divisor of the {size} channels")
+    rotation = _dense_or_none(transform.rotation, side * side)
+    return (_address(inv_smooth), _address(shift), _address(rotation), side), (inv_smooth, shift, rotation)
+
+
+def _empty_quantized(rows: int, size: int) -> tuple[Tensor, Tensor]:
+    return torch.empty(rows, size, dtype=torch.int8), torch.empty(rows)
+
+
+def quantize_rows(x: Tensor, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
+    """See `reference.quantize_rows`; q and scale are equal to it, except after a rotation (sums in another order)."""
+    x = _dense(x)
+    rows, size = x.shape
+    addresses, _keep = _transform(transform, size)
+    q, scale = _empty_quantized(rows, size)
+    _C.quantize_rows(x.data_ptr(), *addresses, rows, size, q.data_ptr(), scale.data_ptr())
+    return q, scale
+
+
+def rmsnorm(x: Tensor, w: Tensor, eps: float) -> Tensor:
+    """See `reference.rmsnorm`."""
+    x, w = _dense(x), _dense(w)
+    y = torch.empty_like(x)
+    _C.rmsnorm(x.data_ptr(), w.data_ptr(), eps, *x.shape, y.data_ptr())
+    return y
+
+
+def rmsnorm_quantize(x: Tensor, w: Tensor, eps: float, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
+    """See `reference.rmsnorm_quantize`."""
+    x, w = _dense(x), _dense(w)
+    rows, size = x.shape
+    addresses, _keep = _transform(transform, size)
+    q, scale = _empty_quantized(rows, size)
+    _C.rmsnorm_quantize(x.data_ptr(), w.data_ptr(), eps, *addresses, rows, size, q.data_ptr(), scale.data_ptr())
+    return q, scale
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """See `reference.silu_mul`."""
+    gate_up = _dense(gate_up)
+    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+    y = torch.empty(rows, size)
+    _C.silu_mul(gate_up.data_ptr(), rows, size, y.data_ptr())
+    return y
+
+
+def silu_mul_quantize(gate_up: Tensor, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
+    """See `reference.silu_mul_quantize`."""
+    gate_up = _dense(gate_up)
+    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+    addresses, _keep = _transform(transform, size)
+    q, scale = _empty_quantized(rows, size)
+    _C.silu_mul_quantize(gate_up.data_ptr(), *addresses, rows, size, q.data_ptr(), scale.data_ptr())
+    return q, scale
+
+
+def _check_linear(x: Tensor, w: Packed, dtype: torch.dtype) -> None:
+    if not isinstance(w, Packed) or w.dtype is not dtype:
+        raise TypeError(f"the weight is {getattr(w, 'dtype', type(w))}; accepted: a weight packed from {dtype}")
+    if x.shape[1] != w.shape[1]:
+        raise ValueError(f"the input is {x.shape[1]} wide; accepted: {w.shape[1]}, the inputs of the weight")
+
+
+def linear_w8a8(
+    q: Tensor, scale: Tensor, wq: Packed, wscale: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
+) -> Tensor:
+    """See `reference.linear_w8a8`; equal to it bit for bit. wq comes from `pack_w8a8`."""
+    _check_linear(q, wq, torch.int8)
+    outputs, inputs = wq.shape
+    rows = q.shape[0]
+    q, scale, wscale = _dense(q, torch.int8), _dense(scale), _dense(wscale)
+    bias, residual = _dense_or_none(bias, outputs), _dense_or_none(residual, rows * outputs)
+    y = torch.empty(rows, outputs)
+    _C.linear_w8a8(
+        q.data_ptr(),
+        scale.data_ptr(),
+        wq.data.data_ptr(),
+        wscale.data_ptr(),
+        _address(bias),
+        _address(residual),
+        rows,
+        outputs,
+        inputs,
+        y.data_ptr(),
+    )
+    return y
+
+
+def linear_bf16(x: Tensor, w: Packed, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
+    """See `reference.linear_bf16`; each output is one chain of FMAs in the order of K. w comes from `pack_bf16`."""
+    _check_linear(x, w, torch.bfloat16)
+    outputs, inputs = w.shape
+    rows = x.shape[0]
+    x, bias, residual = _dense(x), _dense_or_none(bias, outputs), _dense_or_none(residual, rows * outputs)
+    y = torch.empty(rows, outputs)
+    _C.linear_bf16(
+        x.data_ptr(), w.data.data_ptr(), _address(bias), _address(residual), rows, outputs, inputs, y.data_ptr()
+    )
+    return y
+
+
+def _rows_dense(cache: Tensor) -> bool:
+    """Whether a cache [G, C, D] can be addressed in place: rows of a group one after the other, groups anywhere."""
+    return cache.stride(2) == 1 and cache.stride(1) == cache.shape[2]
+
+
+def rope_append(
+    qkv: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    start: int,
+    cos: Tensor,
+    sin: Tensor,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    """See `reference.rope_append`. Raises ValueError when the rows do not fit into the cache or the cache is strided
+    within a group."""
+    groups, capacity, size = k_cache.shape
+    qkv, cos, sin = _dense(qkv), _dense(cos), _dense(sin)
+    rows = qkv.shape[0]
+    heads = qkv.shape[1] // size - 2 * groups
+    if start < 0 or start + rows > capacity:
+        raise ValueError(f"rows {start}…{start + rows - 1} do not fit; accepted: 0…{capacity - 1}")
+    if not (_rows_dense(k_cache) and _rows_dense(v_cache)):
+        raise ValueError(
+            f"cache strides are {k_cache.stride()}, {v_cache.stride()}; accepted: rows of a group one after the other"
+        )
+    if cos.numel() != rows * (size // 2) or sin.numel() != cos.numel():
+        raise ValueError(f"cos and sin are {list(cos.shape)}, {list(sin.shape)}; accepted: [{rows}, {size // 2}]")
+    q_norm, k_norm = _dense_or_none(q_norm, size), _dense_or_none(k_norm, size)
+    q = torch.empty(rows, heads, size)
+    _C.rope_append(
+        qkv.data_ptr(),
+        rows,
+        heads,
+        groups,
+        size,
+        k_cache.data_ptr(),
+        v_cache.data_ptr(),
+        k_cache.stride(0),
+        v_cache.stride(0),
+        start,
+        cos.data_ptr(),
+        sin.data_ptr(),
+        _address(q_norm),
+        _address(k_norm),
+        eps,
+        q.data_ptr(),
+    )
+    return q
+
+
+def attend(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Sequence[int],
+    parents: Sequence[int] | None = None,
+    window: int = 0,
+) -> Tensor:
+    """See `reference.attend`. Raises ValueError when a length or parent would lead outside the cache."""
+    q = _dense(q)
+    rows, heads, size = q.shape
+    if len(lengths) != rows:
+        raise ValueError(f"there are {len(lengths)} lengths; accepted: one for each of the {rows} rows")
+    if not (_rows_dense(k_cache) and _rows_dense(v_cache)):
+        k_cache, v_cache = k_cache.contiguous(), v_cache.contiguous()
+    out = torch.empty(rows, heads * size)
+    _C.attend(
+        q.data_ptr(),
+        heads,
+        k_cache.shape[0],
+        size,
+        k_cache.data_ptr(),
+        v_cache.data_ptr(),
+        k_cache.stride(0),
+        v_cache.stride(0),
+        k_cache.shape[1],
+        lengths,
+        parents,
+        window,
+        out.data_ptr(),
+    )
+    return out
+
+
+class Plan:
+    """The layers of one decoder, flattened so that a pass is one call: the ops above in the same order, so the same
+    bits.
+
+    A layer has the fields attention_norm, qkv_proj, q_norm, k_norm, o_proj, mlp_norm, gate_up_proj, down_proj; a linear
+    has `weight` (packed here), `bias`, and, when it is INT8, `wscale` and `transform`. Keeps every tensor alive whose
+    address it holds.
+    """
+
+    def __init__(self, layers: Sequence[Any], *, groups: int, size: int, eps: float, window: int = 0):
+        self._alive: list[Tensor] = []
+        words: list[int] = []
+        for layer in layers:
+            for gain in (layer.attention_norm, layer.q_norm, layer.k_norm, layer.mlp_norm):
+                words.append(self._hold(gain))
+            for linear in (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj):
+                words += self._linear(linear)
+        self._words = torch.tensor(words, dtype=torch.int64)
+        self._hidden, inputs = layers[0].o_proj.weight.shape
+        self._shape = (len(layers), inputs // size, groups, size, eps, window)
+
+    def _hold(self, x: Tensor | None, dtype: torch.dtype = torch.float32) -> int:
+        if x is None:
+            return 0
+        self._alive.append(_dense(x, dtype))
+        return self._alive[-1].data_ptr()
+
+    def _linear(self, linear: Any) -> list[int]:
+        wscale, transform = getattr(linear, "wscale", None), getattr(linear, "transform", None) or Transform()
+        if linear.weight.dtype is not (torch.bfloat16 if wscale is None else torch.int8):
+            raise TypeError(
+                f"a weight is {linear.weight.dtype}; accepted: torch.int8 with a wscale, torch.bfloat16 without"
+            )
+        parts = [self._hold(part) for part in (transform.inv_smooth, transform.shift, transform.rotation)]
+        side = 0 if transform.rotation is None else transform.rotation.shape[0]
+        weight = self._hold(linear.weight.data, torch.uint8)
+        return [weight, self._hold(wscale), self._hold(linear.bias), *linear.weight.shape, *parts, side]
+
+    def run(
+        self,
+        x: Tensor,
+        order: Sequence[int],
+        k_cache: Tensor,
+        v_cache: Tensor,
+        start: int,
+        cos: Tensor,
+        sin: Tensor,
+        lengths: Sequence[int],
+        parents: Sequence[int] | None = None,
+    ) -> Tensor:
+        """x f32 [M, hidden] through the layers named in `order`; k_cache, v_cache f32 [layers, G, C, D], dense, are
+        extended at `start`.
+
+        Raises ValueError when a layer does not exist or a row does not fit.
+        """
+        layers, _, groups, size, _, _ = self._shape
+        rows, capacity = x.shape[0], k_cache.shape[2]
+        for cache in (k_cache, v_cache):
+            if tuple(cache.shape) != (layers, groups, capacity, size) or not cache.is_contiguous():
+                raise ValueError(
+                    f"a cache is {list(cache.shape)}; accepted: a dense [{layers}, {groups}, {capacity}, {size}]"
+                )
+        if (
+            x.shape[1] != self._hidden
+            or len(lengths) != rows
+            or cos.numel() != rows * (size // 2)
+            or sin.numel() != cos.numel()
+        ):
+            raise ValueError(
+                f"x is {list(x.shape)}, with {len(lengths)} lengths and cos {list(cos.shape)}; "
+                f"accepted: x [M, {self._hidden}], M lengths, cos and sin [M, {size // 2}]"
+            )
+        y, cos, sin = _dense(x).clone(), _dense(cos), _dense(sin)
+        _C.run_step(
+            self._words.data_ptr(),
+            *self._shape,
+            order,
+            y.data_ptr(),
+            _dense(k_cache).data_ptr(),
+            _dense(v_cache).data_ptr(),
+            capacity,
+            start,
+            cos.data_ptr(),
+            sin.data_ptr(),
+            lengths,
+            parents,
+        )
+        return y
+
+
+def set_threads(count: int) -> None:
+    """How many threads share an op, the caller included; more than there are cores is accepted. Results do not depend
+    on it."""
+    if count < 1:
+        raise ValueError(f"threads is {count}; accepted: 1 or more")
+    _C.set_threads(count)
+
+
+def get_threads() -> int:
+    """Threads that share an op; by default one for each core this process may use."""
+    return _C.get_threads()
+
+
+def isa() -> str:
+    """The instruction set in use."""
+    return _C.isa()
+
+
+def supported_isas() -> list[str]:
+    """Instruction sets of this CPU that there are kernels for, fastest first."""
+    return _C.supported()
+
+
+def set_isa(wanted: str) -> None:
+    """Changes the instruction set, for tests and benchmarks; packed weights stay valid."""
+    if not _C.use(wanted):
+        raise ValueError(f"instruction set {wanted!r} is not available; accepted: {', '.join(_C.supported())}")
+
+
+def stream_read(data: Tensor) -> int:
+    """Reads every byte of a contiguous tensor with the pool's threads, the yardstick of a step; returns a checksum."""
+    return _C.stream_read(data.data_ptr(), data.numel() * data.element_size())
+
+
+if _missing is None:
+    _refused = _C.choose(os.environ.get("QUASAR_CPU_ISA", ""))
+    if _refused:
+        warnings.warn(f"{_refused}running on {_C.isa()}", RuntimeWarning, stacklevel=2)
