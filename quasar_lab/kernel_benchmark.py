@@ -103,8 +103,8 @@ def measure(shapes: Iterable[tuple[int, int]], widths: Sequence[int] = WIDTHS, s
                     times[key].append(seconds)
         bandwidth = percentiles(here)[1]
         streams.append(bandwidth)
-        for (kind, width), seconds in times.items():
-            fast, middle, slow = percentiles(seconds)
+        for (kind, width), spans in times.items():
+            fast, middle, slow = percentiles(spans)
             copies, size = len(weights[kind]), sum(weight.nbytes for weight in weights[kind])
             rows.append(
                 {
