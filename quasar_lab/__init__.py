@@ -5,33 +5,49 @@
     w8a8  = ql.quantize(model, "w8a8")      # the same model in INT8 weights and activations
     trace = ql.generate(w8a8, "Why is the sky blue?", drafter="ngram", gamma=4)
 
-The core (up to `benchmark` and `fidelity`) needs torch, transformers, safetensors and numpy only; `figures` and
-`widgets` load on first use.
+Names load on first use, so that `import quasar_lab` costs nothing and the core (up to `benchmark` and `fidelity`) runs
+with torch, transformers, safetensors and numpy only; `figures`, `reports` and `widgets` want the `lab` extra.
 """
 
 import importlib
-from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from quasar_lab.checkpoints import open_checkpoint
-from quasar_lab.decoder import Decoder, bf16_decoder
-from quasar_lab.errors import QuasarError
-from quasar_lab.quantization import quantize
-from quasar_lab.speculative import Generation, generate, stream
-from quasar_lab.trace import Round, Trace
+if TYPE_CHECKING:
+    from quasar_lab.decoder import Decoder as Decoder
+    from quasar_lab.decoder import load as load
+    from quasar_lab.errors import QuasarError as QuasarError
+    from quasar_lab.quantization import quantize as quantize
+    from quasar_lab.speculative import Generation as Generation
+    from quasar_lab.speculative import generate as generate
+    from quasar_lab.speculative import stream as stream
+    from quasar_lab.trace import Round as Round
+    from quasar_lab.trace import Trace as Trace
 
 __version__ = "0.1.0"
-__all__ = ["Decoder", "Generation", "QuasarError", "Round", "Trace", "generate", "load", "quantize", "stream"]
 
-_LAZY = ("benchmark", "fidelity", "figures", "reports", "widgets")
+_HOMES = {
+    "Decoder": "decoder",
+    "Generation": "speculative",
+    "QuasarError": "errors",
+    "Round": "trace",
+    "Trace": "trace",
+    "generate": "speculative",
+    "load": "decoder",
+    "quantize": "quantization",
+    "stream": "speculative",
+}
+_MODULES = ("benchmark", "fidelity", "figures", "quantization", "reports", "speculative", "widgets")
+
+__all__ = [*_HOMES, *_MODULES]
 
 
-def load(model: str | Path = "embedded", device: str = "cpu", backend: str = "auto") -> Decoder:
-    """The BF16 model: "embedded", a folder, or a hub id. Raises CheckpointError or BackendError with the reason."""
-    return bf16_decoder(open_checkpoint(model), device, backend)
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name in _LAZY:
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"quasar_lab.{_HOMES[name]}"), name)
+    if name in _MODULES:
         return importlib.import_module(f"quasar_lab.{name}")
     raise AttributeError(f"module 'quasar_lab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

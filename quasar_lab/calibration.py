@@ -9,7 +9,6 @@ Source of the observation: massive activations, arXiv 2402.17762; measured on th
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +18,16 @@ from torch import Tensor
 
 from quasar_lab import storage
 from quasar_lab.decoder import Decoder
-from quasar_lab.errors import CalibrationError
+from quasar_lab.errors import CalibrationError, InputError
+from quasar_lab.forms import TEXT, fields, list_of, numbered_lines, optional, parse
 from quasar_lab.progress import track
+from quasar_lab.tokenizer import MESSAGE
 
 WINDOW = 512
 TOKENS = 4096
 HELD_OUT = 512
+
+DOCUMENT = fields({"text?": optional(TEXT), "messages?": optional(list_of(MESSAGE))})
 
 Key = tuple[int, str]
 """(layer, projection), the head being (number of layers, "lm_head")."""
@@ -73,11 +76,7 @@ def sequences(decoder: Decoder, path: Path | None = None, tokens: int = TOKENS +
     text = _read(path)
     window = min(WINDOW, decoder.context)
     if (path or default_file()).suffix == ".jsonl":
-        documents = [
-            _encode_document(decoder, line, number)[:window]
-            for number, line in enumerate(text.splitlines(), 1)
-            if line.strip()
-        ]
+        documents = [_encode_document(decoder, line, number)[:window] for number, line in numbered_lines(text)]
     else:
         ids = tokenizer.encode(text)
         documents = [ids[start : start + window] for start in range(0, len(ids), window)]
@@ -92,17 +91,24 @@ def sequences(decoder: Decoder, path: Path | None = None, tokens: int = TOKENS +
 
 def _encode_document(decoder: Decoder, line: str, number: int) -> list[int]:
     assert decoder.tokenizer is not None
+    where = f"line {number} of the calibration file"
     try:
-        document = json.loads(line)
-        messages, text = document.get("messages"), document.get("text")
-    except (json.JSONDecodeError, AttributeError) as error:
-        raise CalibrationError(f"line {number} of the calibration file is not a JSON object") from error
+        document = parse(line)
+    except ValueError as error:
+        raise CalibrationError(f"{where} is not JSON: {error}") from error
+    fault = DOCUMENT(document, "")
+    if fault:
+        raise CalibrationError(f'{where} is no document with "text" or "messages": {fault}')
+    messages, text = document.get("messages"), document.get("text")
     if messages and decoder.tokenizer.has_chat_template:
-        return decoder.tokenizer.chat(messages)
+        try:
+            return decoder.tokenizer.chat(messages)
+        except InputError as error:
+            raise CalibrationError(f"{where}: {error}") from error
     if messages:
         text = "\n".join(message["content"] for message in messages)
-    if not isinstance(text, str):
-        raise CalibrationError(f'line {number} of the calibration file has neither "text" nor "messages"')
+    if text is None:
+        raise CalibrationError(f'{where} has neither "text" nor "messages"')
     return decoder.tokenizer.encode(text)
 
 

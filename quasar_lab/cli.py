@@ -4,7 +4,10 @@ Results go to stdout (a table, or one JSON document with --json), progress to st
 or input, with one line that says what was wrong and what is accepted; 1 when the fault is ours.
 """
 
+import contextlib
+import io
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -27,9 +30,11 @@ from quasar_lab.cli_common import (
     print_json,
     print_pairs,
     print_table,
+    printable,
     read_text,
 )
 from quasar_lab.errors import InputError, NotInThisVersion, QuasarError
+from quasar_lab.storage import check_writable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(bench, name="bench")
@@ -162,21 +167,27 @@ def generate(
         stop=stop or (),
         raw=raw,
     )
-    if trace is not None and not trace.parent.is_dir():
-        raise InputError(f"the folder of {trace} does not exist; accepted: a file in an existing folder")
+    if trace is not None:
+        check_writable(trace)
+    interrupted = False
     try:
         for _ in run:
             pass
     except KeyboardInterrupt:
-        run.cancel()
-        raise
+        interrupted = True
     if trace is not None:
         run.trace.save(trace)
     summary = run.trace.summary()
     if json_:
         print_json(summary)
-        return
-    print(summary["text"], end="\n\n")
+    else:
+        _print_answer(summary)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print_answer(summary: dict[str, Any]) -> None:
+    print(printable(summary["text"]), end="\n\n")
     shown = ("finish_reason", "verifier", "drafter", "gamma", "new_tokens", "rounds", "mean_acceptance_length")
     more = ("draft_acceptance_rate", "tokens_per_second", "device", "backend", "note")
     print_pairs({key: summary[key] for key in shown + more if key in summary})
@@ -204,9 +215,9 @@ def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None,
         raise InputError("--raw goes with --prompt or --prompt-file, not with --messages")
     try:
         found = json.loads(read_text(messages))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{messages} is not JSON: {error}") from error
-    if not isinstance(found, list) or not found:
+    if not isinstance(found, list) or not found or not all(isinstance(message, dict) for message in found):
         raise InputError(f'{messages} is no list of messages; accepted: [{{"role": …, "content": …}}, …]')
     return found
 
@@ -247,7 +258,7 @@ def replay(
     trace: Annotated[Path, typer.Argument(help="A trace saved by generate --trace.")],
     verifier: Annotated[str | None, typer.Option(help="Judge the same drafts with this verifier too.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the token strip as a self-contained page.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model of the trace (default: by its name).")] = None,
+    model: Annotated[str | None, typer.Option(help="The model of the trace (default: the embedded one).")] = None,
     device: Device = "cpu",
     backend: Backend = "auto",
     threads: Threads = None,
@@ -257,13 +268,17 @@ def replay(
 
     Example: quasar-lab replay run.jsonl --html run.html
     """
+    from quasar_lab.embedded import ID
     from quasar_lab.replay import rescore
     from quasar_lab.trace import Trace
 
     found = Trace.load(trace)
     if verifier is not None:
         check_verifier(verifier)
-        base = load_model(model or found.header["model"], device, backend, threads)
+        if model is None and found.header["model"] != ID:
+            name = _visible(found.header["model"])
+            raise InputError(f"this trace is of {name}, which is not embedded; name where that model is with --model")
+        base = load_model(model or ID, device, backend, threads)
         found = rescore(found, make_verifier(base, verifier))
     if html is not None:
         from quasar_lab.figures import token_strip
@@ -289,7 +304,8 @@ GLYPHS = {
 def _print_rounds(trace: Any) -> None:
     """One line a round: every draft with its state, then the token that the verifier added, and flips of a second
     verifier."""
-    print(f"{trace.header['model']} · {trace.header['verifier']} · {trace.header['drafter']} γ={trace.header['gamma']}")
+    model, verifier, drafter = (_visible(trace.header[key]) for key in ("model", "verifier", "drafter"))
+    print(f"{model} · {verifier} · {drafter} γ={trace.header['gamma']}")
     print("states: " + "  ".join(f"{glyph} {state}" for state, glyph in GLYPHS.items()))
     for record in trace.rounds:
         cells = [
@@ -300,11 +316,12 @@ def _print_rounds(trace: Any) -> None:
         line = f"{record.index + 1:4d}  " + "  ".join(cells)
         if record.other is not None and any(record.other["flip"]):
             flipped = [str(place + 1) for place, flip in enumerate(record.other["flip"]) if flip]
-            line += f"   ⇄ {record.other['verifier']} decides otherwise at draft {', '.join(flipped)}"
+            line += f"   ⇄ {_visible(record.other['verifier'])} decides otherwise at draft {', '.join(flipped)}"
         print(line)
     if trace.footer is not None:
         summary = trace.summary()
-        print(f"{summary['new_tokens']} tokens in {summary['rounds']} rounds, ended by {summary['finish_reason']}")
+        reason = _visible(summary["finish_reason"])
+        print(f"{summary['new_tokens']} tokens in {summary['rounds']} rounds, ended by {reason}")
 
 
 def _visible(piece: str) -> str:
@@ -363,6 +380,9 @@ def lab(port: Annotated[int, typer.Option(help="Port on localhost.")] = 8888) ->
     start(notebook_folder(), port)
 
 
+INTERNAL, BAD_USAGE, INTERRUPTED = 1, 2, 130
+"""Exit statuses beside 0."""
+
 LATER = (["export"],)
 """Documented commands that this version does not have: named as such, and absent from --help."""
 
@@ -383,39 +403,69 @@ CLICK_ERROR: type[Exception] = next(base for base in typer.BadParameter.__mro__ 
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line; returns the exit status."""
-    words = list(arguments)
+    """Runs one command line; returns the exit status.
+
+    What a command prints is written when it has ended: all of it or nothing, and a reader that went away is no error.
+    """
+    output = io.StringIO()
     try:
-        for name in LATER:
-            if words[: len(name)] == name:
-                raise NotInThisVersion(" ".join(name))
-        words = _join_parameters(words) if words[:1] == ["report"] else words
-        status = app(words, prog_name="quasar-lab", standalone_mode=False)
-        return status if isinstance(status, int) else 0
+        with contextlib.redirect_stdout(output):
+            status = _dispatch(list(arguments))
     except CLICK_ERROR as error:
         message: str = error.format_message()  # type: ignore[attr-defined]
         if type(error).__name__ == "NoArgsIsHelpError":
             print(message, file=sys.stderr)
-            return 2
+            return BAD_USAGE
         return _complain(f"{message.rstrip('.')}; see --help")
     except QuasarError as error:
         return _complain(str(error))
     except (typer.Abort, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return 0
+        status = INTERRUPTED
     except Exception as error:  # noqa: BLE001 (the last line of defence: say that the fault is ours, and where)
         traceback.print_exc()
         print(f"internal error: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return INTERNAL
+    if status == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return _write(output.getvalue()) or status
+
+
+def _dispatch(words: list[str]) -> int:
+    for name in LATER:
+        if words[: len(name)] == name:
+            raise NotInThisVersion(" ".join(name))
+    words = _join_parameters(words) if words[:1] == ["report"] else words
+    status = app(words, prog_name="quasar-lab", standalone_mode=False)
+    return status if isinstance(status, int) else 0
+
+
+def _write(text: str) -> int:
+    """Writes the output; 0 also when nobody reads it any more, INTERNAL when it cannot be written."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would try to flush once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"quasar-lab: the output cannot be written: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERNAL
+    return 0
 
 
 def _complain(message: str) -> int:
-    print("quasar-lab: " + " ".join(message.split()), file=sys.stderr)
-    return 2
+    print("quasar-lab: " + printable(" ".join(message.split())), file=sys.stderr)
+    return BAD_USAGE
 
 
 def main() -> None:
     """Entry point of `quasar-lab`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

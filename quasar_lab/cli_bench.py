@@ -15,7 +15,7 @@ from quasar_lab.cli_common import (
     Seed,
     Threads,
     check_verifier,
-    different_names,
+    different,
     load_model,
     make_verifier,
     print_json,
@@ -51,7 +51,7 @@ def bench_step(
     """
     from quasar_lab.benchmark import step
 
-    names = different_names("--verifiers", verifiers)
+    names = different("--verifiers", _split(verifiers))
     numbers = _widths(widths)
     for name in names:
         check_verifier(name)
@@ -97,6 +97,10 @@ def bench_kernels(
     print_pairs({key: value for key, value in found.items() if key != "kernels"})
 
 
+def _split(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
 def _widths(text: str) -> list[int]:
     try:
         widths = [int(width) for width in text.split(",")]
@@ -104,7 +108,7 @@ def _widths(text: str) -> list[int]:
         raise InputError(f"--widths is {text!r}; accepted: comma-separated numbers in 1…64") from error
     if min(widths) < 1 or max(widths) > 64:
         raise InputError(f"--widths is {text!r}; accepted: numbers in 1…64")
-    return widths
+    return different("--widths", widths)
 
 
 @bench.command("decode")
@@ -140,8 +144,8 @@ def bench_decode(
 
     files = prompts or sorted(packaged_folder("data/prompts").glob("*.jsonl"))
     questions = select([question for path in files for question in read_questions(path)], limit)
-    names = different_names("--verifiers", verifiers)
-    guesses = different_names("--drafters", drafters)
+    names = different("--verifiers", _split(verifiers))
+    guesses = different("--drafters", _split(drafters))
     for name in names:
         check_verifier(name)
     for guess in guesses:

@@ -1,13 +1,17 @@
 """What the commands share: option types, loading by name, tables and JSON."""
 
 import json
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from quasar_lab.errors import InputError, NotInThisVersion
+
+T = TypeVar("T")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
@@ -18,7 +22,12 @@ Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=1))
+    print(json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False))
+
+
+def printable(text: str) -> str:
+    """Text whose control characters are shown, not obeyed: a token or a file name must not steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def print_table(rows: Sequence[dict[str, Any]], columns: dict[str, str] | None = None) -> None:
@@ -32,8 +41,8 @@ def print_table(rows: Sequence[dict[str, Any]], columns: dict[str, str] | None =
         table.add_column(heading, overflow="fold", no_wrap=place == 0)
     for row in rows:
         table.add_row(*(cell(row[key]) for key in columns))
-    console = Console()
-    console.width = max(console.width, 132)
+    terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
+    console = Console(force_terminal=terminal, width=max(shutil.get_terminal_size().columns, 132))
     console.print(table, markup=False)
 
 
@@ -96,15 +105,16 @@ def check_verifier(name: str) -> None:
         parse_recipe(name)
 
 
+def different(option: str, values: Sequence[T]) -> list[T]:
+    """The values of a comma-separated option. Raises InputError when there is none, or one twice."""
+    if not values or len(set(values)) != len(values):
+        shown = ",".join(map(str, values))
+        raise InputError(f"{option} is {shown!r}; accepted: different values, comma-separated")
+    return list(values)
+
+
 def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
-
-
-def different_names(option: str, text: str) -> list[str]:
-    names = [name for name in text.split(",") if name]
-    if not names or len(set(names)) != len(names):
-        raise InputError(f"{option} is {text!r}; accepted: different names, comma-separated")
-    return names

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import Timeout
 
 from quasar_lab import storage
 from quasar_lab.benchmark import stamp, step, threads
@@ -33,7 +34,7 @@ from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError
 from quasar_lab.progress import announce
 from quasar_lab.prompts import Question
-from quasar_lab.speculative import generate, versions
+from quasar_lab.speculative import Prompt, encode_prompt, generate, versions
 
 RESAMPLES = 2000
 CURVE_CONTEXT = 256
@@ -90,8 +91,10 @@ class Answer:
 
 
 def answer(verifier: Decoder, drafter: str, question: Question, settings: Settings) -> Answer:
-    """Answers all turns of a question; each sees the conversation so far. Turns that no longer fit the context are left
-    out."""
+    """Answers all turns of a question; with a chat template, each sees the conversation so far.
+
+    Turns that no longer fit the context are left out.
+    """
     spent = dict.fromkeys(("prefill", "verify", "draft", "sample", "host"), 0.0)
     widths: dict[int, int] = {}
     tokens = rounds = drafted = 0
@@ -99,9 +102,8 @@ def answer(verifier: Decoder, drafter: str, question: Question, settings: Settin
     ids: list[list[int]] = []
     for turn in question.turns:
         messages.append({"role": "user", "content": turn})
-        prompt: Any = messages if verifier.tokenizer and verifier.tokenizer.has_chat_template else turn
         try:
-            trace = generate(verifier, prompt, drafter=drafter, **asdict(settings))
+            trace = generate(verifier, _prompt(verifier, messages), drafter=drafter, **asdict(settings))
         except InputError:
             if not ids:
                 raise
@@ -135,9 +137,44 @@ def run(
     Ctrl-C ends it with what is there: "complete" is then False.
     """
     arms = [(verifier, drafter) for verifier in verifiers for drafter in drafters]
+    _check(verifiers, questions)
     state = state or _state_file(verifiers, drafters, questions, settings)
+    try:
+        with storage.lock(str(state.absolute()), timeout=0):
+            return _run(verifiers, arms, questions, settings, state)
+    except Timeout as error:
+        raise InputError("the same benchmark is running already; accepted: one at a time") from error
+
+
+def _check(verifiers: Sequence[Decoder], questions: Sequence[Question]) -> None:
+    """Raises InputError on questions that cannot be told apart or asked: before anything is timed, not midway."""
+    seen: set[tuple[str, str]] = set()
+    for question in questions:
+        name = f"question {question.id} of category {question.category}"
+        if (question.category, question.id) in seen:
+            raise InputError(f"{name} stands there twice; accepted: different ids within a category")
+        seen.add((question.category, question.id))
+        try:
+            encode_prompt(verifiers[0], _prompt(verifiers[0], [{"role": "user", "content": question.turns[0]}]))
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+
+
+def _prompt(verifier: Decoder, messages: list[dict[str, str]]) -> Prompt:
+    """The conversation so far where the model has a chat template, else its last message."""
+    templated = verifier.tokenizer is not None and verifier.tokenizer.has_chat_template
+    return messages if templated else messages[-1]["content"]
+
+
+def _run(
+    verifiers: Sequence[Decoder],
+    arms: list[tuple[Decoder, str]],
+    questions: Sequence[Question],
+    settings: Settings,
+    state: Path,
+) -> dict[str, Any]:
     curves, answers = _read_state(state)
-    done = {(item.arm, item.question) for item in answers}
+    done = {(item.arm, item.category, item.question) for item in answers}
     if answers:
         announce(f"Going on after {len(answers)} answers of an earlier run")
     total, begun, fresh = len(arms) * len(questions), time.monotonic(), 0
@@ -150,7 +187,7 @@ def run(
             generate(verifier, [1], drafter=drafter, max_new_tokens=2)
         for place, question in enumerate(questions):
             for verifier, drafter in arms[place % len(arms) :] + arms[: place % len(arms)]:
-                if ((verifier.name, drafter), question.id) in done:
+                if ((verifier.name, drafter), question.category, question.id) in done:
                     continue
                 item = answer(verifier, drafter, question, settings)
                 _append(state, asdict(item))
@@ -164,7 +201,7 @@ def run(
             f"Interrupted after {len(answers)} of {total} answers, which the table is of; the same command goes on"
         )
     if complete:
-        state.unlink()
+        state.unlink(missing_ok=True)
     first = verifiers[0]
     table = summarise(answers, curves, (first.name, "none"))
     return {
@@ -183,7 +220,8 @@ def run(
 
 def _curves(verifiers: Sequence[Decoder], gamma: int) -> dict[str, dict[str, float]]:
     """Verifier → width → p50 of a step in ms."""
-    found = step(verifiers, range(1, gamma + 2), CURVE_CONTEXT, CURVE_SAMPLES)
+    room = min(verifier.context for verifier in verifiers) - gamma - 1
+    found = step(verifiers, range(1, gamma + 2), min(CURVE_CONTEXT, room), CURVE_SAMPLES)
     curves: dict[str, dict[str, float]] = {}
     for row in found["steps"]:
         curves.setdefault(row["verifier"], {})[str(row["width"])] = row["ms_p50"]
@@ -195,7 +233,15 @@ def _state_file(
 ) -> Path:
     first = verifiers[0]
     names = [verifier.name for verifier in verifiers]
-    identity = [first.identity, names, list(drafters), [asdict(q) for q in questions], asdict(settings), versions()]
+    identity = [
+        first.identity,
+        threads(first),
+        names,
+        list(drafters),
+        [asdict(q) for q in questions],
+        asdict(settings),
+        versions(),
+    ]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     folder = storage.cache_folder() / "bench"
     folder.mkdir(exist_ok=True)
@@ -238,6 +284,7 @@ def summarise(
     for item in answers:
         by_arm.setdefault(item.arm, {}).setdefault(item.category, []).append(item)
     rows = []
+    generator = np.random.default_rng(0)
     for arm, categories in by_arm.items():
         draws, points = [], []
         for category, items in categories.items():
@@ -247,7 +294,7 @@ def summarise(
             row["identical_to_plain"] = sum(mine.ids == other.ids for mine, other in plain) if plain else None
             rows.append(row)
             if row["speedup"] is not None:
-                resampled = _bootstrap(pairs)
+                resampled = _bootstrap(pairs, generator)
                 row["speedup_low"], row["speedup_high"] = _interval(resampled)
                 draws.append(resampled)
                 points.append(row["speedup"])
@@ -328,13 +375,13 @@ def _row(
     return row
 
 
-def _bootstrap(pairs: list[tuple[Answer, Answer]]) -> np.ndarray:
+def _bootstrap(pairs: list[tuple[Answer, Answer]], generator: np.random.Generator) -> np.ndarray:
     """Speedups of RESAMPLES resamples of the questions, f64 [RESAMPLES]; resamples without tokens are left at the point
     estimate."""
     own, base = (
         np.array([[pair[side].seconds, pair[side].tokens] for pair in pairs]).astype(np.float64) for side in (0, 1)
     )
-    chosen = np.random.default_rng(0).integers(len(pairs), size=(RESAMPLES, len(pairs)))
+    chosen = generator.integers(len(pairs), size=(RESAMPLES, len(pairs)))
     (own_seconds, own_tokens), (base_seconds, base_tokens) = (
         np.moveaxis(group[chosen].sum(axis=1), -1, 0) for group in (own, base)
     )

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import pi
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +25,7 @@ from quasar_kernels.threads import single_torch_thread
 from torch import Tensor
 
 from quasar_lab.cache import KVCache
-from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig
+from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig, open_checkpoint
 from quasar_lab.errors import BackendError, InputError
 from quasar_lab.tokenizer import Tokenizer
 
@@ -350,3 +351,8 @@ def bf16_decoder(checkpoint: Checkpoint, device: str = "cpu", backend: str = "au
         head=linear(embedding if head is None else head),
         device=device,
     )
+
+
+def load(model: str | Path = "embedded", device: str = "cpu", backend: str = "auto") -> Decoder:
+    """The BF16 model: "embedded", a folder, or a hub id. Raises CheckpointError or BackendError with the reason."""
+    return bf16_decoder(open_checkpoint(model), device, backend)

@@ -49,9 +49,9 @@ def converted_folder() -> Path:
 def _complete(folder: Path) -> bool:
     """The marker is written last and holds the sizes: a folder that was cut short, or damaged since, is built again."""
     try:
-        sizes = json.loads((folder / "complete.json").read_text())["sizes"]
+        sizes = json.loads((folder / "complete.json").read_text(encoding="utf-8"))["sizes"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, json.JSONDecodeError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 

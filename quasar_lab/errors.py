@@ -25,6 +25,10 @@ class InputError(QuasarError):
     """An argument, prompt or option is outside what is accepted."""
 
 
+class StorageError(QuasarError):
+    """A file or folder cannot be written or used."""
+
+
 class TraceError(QuasarError):
     """A trace file cannot be read."""
 

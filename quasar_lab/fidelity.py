@@ -21,15 +21,15 @@ CHUNK = 64
 
 
 def read_tokens(model: Decoder, path: Path, skip: int = 0, tokens: int | None = None) -> list[int]:
-    """Token ids skip … skip + tokens of a UTF-8 text file. Raises InputError when nothing is left, or the file cannot
-    be read."""
+    """Token ids skip … skip + tokens of a UTF-8 text file, no BOS added. Raises InputError when nothing is left, or the
+    file cannot be read."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so text cannot be measured on it")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
-    ids = model.tokenizer.encode(text)[skip:]
+    ids = model.tokenizer.encode(text, special=False)[skip:]
     ids = ids if tokens is None else ids[:tokens]
     if len(ids) < 2:
         raise InputError(f"{path} has {len(ids)} tokens behind the first {skip}; accepted: at least 2")
@@ -69,7 +69,7 @@ def compare(base: Decoder, other: Decoder, ids: Sequence[int], window: int = 512
                 }
                 for row in differs
             ]
-            following = torch.tensor(tokens[start + 1 : start + 1 + len(chunk)])
+            following = torch.tensor(tokens[start + 1 : start + 1 + len(chunk)], dtype=torch.int64)
             rows = torch.arange(len(following))
             nats[0] -= float(exact[rows, following].double().sum())
             nats[1] -= float(rounded[rows, following].double().sum())

@@ -5,11 +5,11 @@ there is a right answer, ``reference``. A file with one bad line is refused with
 benchmark that skips lines measures something else than it says.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from quasar_lab.errors import InputError
+from quasar_lab.forms import numbered_lines, parse
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Question:
 def read_questions(path: Path) -> list[Question]:
     """All questions of a file. Raises InputError, naming the line, on anything that is not of the form."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
-    questions = [_question(line, f"line {number} of {path}") for number, line in enumerate(lines, 1) if line.strip()]
+    questions = [_question(line, f"line {number} of {path}") for number, line in numbered_lines(text)]
     if not questions:
         raise InputError(f"{path} holds no questions")
     return questions
@@ -36,9 +36,9 @@ def read_questions(path: Path) -> list[Question]:
 
 def _question(line: str, where: str) -> Question:
     try:
-        raw = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where} is not JSON: {error.msg}") from error
+        raw = parse(line)
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise InputError(f'{where} is no object; accepted: {{"question_id", "category", "turns", "reference"}}')
     turns, reference = raw.get("turns"), raw.get("reference", [])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from quasar_kernels import Transform
 from quasar_kernels.reference import quantize_rows
 from safetensors import SafetensorError, safe_open
@@ -26,11 +27,12 @@ from quasar_lab import calibration, storage
 from quasar_lab.calibration import Key, Statistics
 from quasar_lab.checkpoints import PARTS, Checkpoint
 from quasar_lab.decoder import Decoder, Int8Linear, Layer, select_ops
-from quasar_lab.errors import NotInThisVersion, RecipeError
+from quasar_lab.errors import CheckpointError, NotInThisVersion, RecipeError
 from quasar_lab.progress import announce
 from quasar_lab.smoothing import column_max, fold_into_norm, fold_into_rows, o_proj_factors, smoothquant_factors
 
-SCHEMA = 1
+SCHEMA = 2
+RECORD, WEIGHTS = "recipe.json", "weights.safetensors"
 DEFAULT_ALPHA = 0.5
 LATER = ("w4a8", "w4a16", "w2a16")
 
@@ -50,18 +52,18 @@ class Recipe:
 
 def parse_recipe(text: str) -> Recipe:
     """Raises RecipeError on an unknown name or an α outside 0…1."""
-    name, _, option = text.partition(":")
+    name, colon, option = text.partition(":")
     if name in LATER:
         raise NotInThisVersion(f"recipe {name}")
     if name == "w8a8-smoothquant":
         try:
-            alpha = float(option) if option else DEFAULT_ALPHA
+            alpha = abs(float(option)) if colon and float(option) >= 0 else -1.0 if colon else DEFAULT_ALPHA
         except ValueError:
             alpha = -1.0
         if not 0 <= alpha <= 1:
             raise RecipeError(f"α is {option!r} in recipe {text!r}; accepted: a number in 0…1")
         return Recipe(text, alpha)
-    if option or name not in ("w8a8", "w8a8-plain"):
+    if colon or name not in ("w8a8", "w8a8-plain"):
         raise RecipeError(f"unknown recipe {text!r}; accepted: w8a8, w8a8-plain, w8a8-smoothquant[:alpha]")
     return Recipe(text, None if name == "w8a8-plain" else DEFAULT_ALPHA)
 
@@ -109,6 +111,8 @@ def quantized_tensors(checkpoint: Checkpoint, factors: dict[Key, Tensor]) -> dic
 
     def put(name: str, weight: Tensor, bias: Tensor | None, key: Key) -> None:
         out[f"{name}.wq"], out[f"{name}.wscale"] = quantize_weight(weight)
+        if not bool(torch.isfinite(out[f"{name}.wscale"]).all()):
+            raise CheckpointError(f"{name} of {checkpoint.name} holds NaN or infinite weights")
         if bias is not None:
             out[f"{name}.bias"] = bias
         if key in factors:
@@ -198,8 +202,8 @@ def prepare(
     parsed = parse_recipe(recipe)
     digest = calibration.file_hash(calibration_file)
     folder = out or saved_folder(decoder.checkpoint, parsed, digest)
-    if out is not None and out.exists() and not (out / "recipe.json").exists() and any(out.iterdir()):
-        raise RecipeError(f"{out} exists and is no saved recipe; accepted: a new or empty folder")
+    if out is not None:
+        _check_replaceable(out)
     identity = {
         "schema": SCHEMA,
         "checksum": decoder.checkpoint.checksum,
@@ -209,10 +213,10 @@ def prepare(
 
     def complete(path: Path) -> bool:
         try:
-            saved = json.loads((path / "recipe.json").read_text())
-        except (OSError, json.JSONDecodeError):
+            saved = read_record(path)
+            return saved["weights_bytes"] == (path / WEIGHTS).stat().st_size and saved.items() >= identity.items()
+        except (RecipeError, OSError, KeyError):
             return False
-        return all(saved.get(key) == value for key, value in identity.items())
 
     def build(work: Path) -> None:
         announce(f"Preparing {recipe} of {decoder.checkpoint.name}, once …")
@@ -220,10 +224,11 @@ def prepare(
         statistics = calibration.collect(decoder, fitted)
         factors = {} if parsed.alpha is None else smoothing_factors(decoder.checkpoint, statistics, parsed.alpha)
         tensors = quantized_tensors(decoder.checkpoint, factors)
-        save_file({name: value.contiguous() for name, value in tensors.items()}, work / "weights.safetensors")
+        save_file({name: value.contiguous() for name, value in tensors.items()}, work / WEIGHTS)
         table = error_table(decoder, statistics, factors, held_out)
         record = {**identity, "model": decoder.checkpoint.name, "tokens": statistics.tokens, "errors": table}
-        (work / "recipe.json").write_text(json.dumps(record, indent=1))
+        record["weights_bytes"] = (work / WEIGHTS).stat().st_size
+        (work / RECORD).write_text(json.dumps(record, indent=1))
 
     return storage.build_once(folder, complete, build)
 
@@ -238,58 +243,96 @@ def quantize(decoder: Decoder, recipe: str = "w8a8", calibration_file: Path | st
 def read_record(folder: Path) -> dict[str, Any]:
     """recipe.json of a saved model. Raises RecipeError when it is missing, unreadable or of another schema."""
     try:
-        record = json.loads((folder / "recipe.json").read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise RecipeError(f"{folder} is no saved recipe: recipe.json is missing or unreadable") from error
-    if record.get("schema") != SCHEMA:
-        raise RecipeError(f"{folder} has schema {record.get('schema')!r}; accepted: {SCHEMA}; prepare it again")
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{folder} is no saved recipe: {RECORD} is missing or unreadable") from error
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        found = record.get("schema") if isinstance(record, dict) else None
+        raise RecipeError(f"{folder} has schema {found!r}; accepted: {SCHEMA}; prepare it again")
     return record
 
 
-def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
-    """A saved model as a decoder called `name`. Raises RecipeError when the folder belongs to other weights, or is
-    damaged."""
-    record = read_record(folder)
-    if record["checksum"] != decoder.checkpoint.checksum:
-        raise RecipeError(f"{folder} was made from {record['model']} with other weights; prepare it again")
-    ops = select_ops(decoder.backend, decoder.device)
+def _check_replaceable(out: Path) -> None:
+    """Raises RecipeError unless `out` is new, empty, or holds a saved recipe and nothing else: no file of anybody's is
+    lost."""
+    if out.is_dir() and not out.is_symlink():
+        names = {path.name for path in out.iterdir()}
+        if not names or (names <= {RECORD, WEIGHTS} and _is_record(out)):
+            return
+    elif not out.exists() and not out.is_symlink():
+        return
+    raise RecipeError(f"{out} is no saved recipe; accepted: a new or empty folder")
+
+
+def _is_record(folder: Path) -> bool:
     try:
-        with safe_open(folder / "weights.safetensors", framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError) as error:
-        raise RecipeError(f"{folder}/weights.safetensors is truncated or corrupt; prepare it again") from error
+        return {"schema", "checksum", "recipe"} <= set(json.loads((folder / RECORD).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return False
 
-    def linear(base: str, transform: Transform | None = None) -> Int8Linear:
-        wq = tensors.pop(f"{base}.wq")
-        shape = (wq.shape[0], wq.shape[1])
-        return Int8Linear(ops.pack_w8a8(wq), tensors[f"{base}.wscale"], tensors.get(f"{base}.bias"), transform, shape)
 
-    def layer(index: int, original: Layer) -> Layer:
-        base = f"layers.{index}"
-        return replace(
-            original,
-            attention_norm=tensors[f"{base}.attention_norm"],
-            mlp_norm=tensors[f"{base}.mlp_norm"],
-            qkv_proj=linear(f"{base}.qkv_proj"),
-            o_proj=linear(f"{base}.o_proj"),
-            gate_up_proj=linear(f"{base}.gate_up_proj"),
-            down_proj=linear(f"{base}.down_proj"),
+def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
+    """A saved model as a decoder called `name`. Raises RecipeError when it belongs to other weights, or is damaged."""
+    record = read_record(folder)
+    if record.get("checksum") != decoder.checkpoint.checksum:
+        raise RecipeError(f"{folder} was made from {record.get('model')} with other weights; prepare it again")
+    ops, saved, config = select_ops(decoder.backend, decoder.device), _SavedTensors(folder / WEIGHTS), decoder.config
+
+    def linear(base: str, shape: tuple[int, int], smoothed_online: bool = False) -> Int8Linear:
+        wq = saved.get(f"{base}.wq", torch.int8, shape)
+        factors = saved.optional(f"{base}.factors", shape[1:]) if smoothed_online else None
+        return Int8Linear(
+            weight=ops.pack_w8a8(wq),
+            wscale=saved.get(f"{base}.wscale", torch.float32, shape[:1]),
+            bias=saved.optional(f"{base}.bias", shape[:1]),
+            transform=None if factors is None else Transform(inv_smooth=1.0 / factors),
+            shape=shape,
         )
 
-    head_factors = tensors.get("lm_head.factors")
-    head_transform = None if head_factors is None else Transform(inv_smooth=1.0 / head_factors)
+    def layer(index: int, original: Layer) -> Layer:
+        base, shapes = f"layers.{index}", config.projection_shapes()
+        return replace(
+            original,
+            attention_norm=saved.get(f"{base}.attention_norm", torch.float32, (config.hidden,)),
+            mlp_norm=saved.get(f"{base}.mlp_norm", torch.float32, (config.hidden,)),
+            qkv_proj=linear(f"{base}.qkv_proj", shapes["qkv_proj"]),
+            o_proj=linear(f"{base}.o_proj", shapes["o_proj"]),
+            gate_up_proj=linear(f"{base}.gate_up_proj", shapes["gate_up_proj"]),
+            down_proj=linear(f"{base}.down_proj", shapes["down_proj"]),
+        )
+
+    inputs = {key: shape[1] for key, shape in config.projection_shapes().items()}
+    keys: dict[Key, str] = {(index, part): f"layers.{index}.{part}" for index in range(config.layers) for part in PARTS}
+    smoothing = {key: saved.optional(f"{base}.factors", (inputs[key[1]],)) for key, base in keys.items()}
+    smoothing[config.layers, "lm_head"] = saved.optional("lm_head.factors", (config.hidden,))
     return replace(
         decoder,
         name=name,
         layers=[layer(index, original) for index, original in enumerate(decoder.layers)],
-        head=linear("lm_head", head_transform),
-        smoothing=_factors_by_key(tensors, decoder.config.layers),
+        head=linear("lm_head", (config.vocab, config.hidden), smoothed_online=True),
+        smoothing={key: factors for key, factors in smoothing.items() if factors is not None},
     )
 
 
-def _factors_by_key(tensors: dict[str, Tensor], layers: int) -> dict[Key, Tensor]:
-    keys: dict[Key, str] = {
-        (layer, part): f"layers.{layer}.{part}.factors" for layer in range(layers) for part in PARTS
-    }
-    keys[layers, "lm_head"] = "lm_head.factors"
-    return {key: tensors[name] for key, name in keys.items() if name in tensors}
+class _SavedTensors:
+    """Tensors of a weights file, each checked: kernels trust shapes, so a damaged file must not reach them."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        try:
+            with safe_open(path, framework="pt") as file:
+                self._tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+        except (SafetensorError, OSError) as error:
+            raise RecipeError(f"{path} is truncated or corrupt; prepare it again") from error
+
+    def get(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """Raises RecipeError unless the tensor is there with this dtype and shape."""
+        found = self._tensors.get(name)
+        if found is None or found.dtype != dtype or tuple(found.shape) != shape:
+            what = "nothing" if found is None else f"{found.dtype} {list(found.shape)}"
+            raise RecipeError(f"{self._path} holds {what} as {name}; accepted: {dtype} {list(shape)}; prepare it again")
+        return found
+
+    def optional(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
+        """The f32 tensor, or None where there is none."""
+        return self.get(name, torch.float32, shape) if name in self._tensors else None

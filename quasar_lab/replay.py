@@ -21,12 +21,14 @@ def rescore(trace: Trace, verifier: Verifier) -> Trace:
     """A copy of `trace` whose rounds carry `other`: {verifier, top, margin, decision, flip} as `verifier` sees the same
     drafts.
 
-    Raises TraceError when the trace has no prefill record, belongs to another vocabulary, or holds trees.
+    Raises TraceError when the trace has no prefill record, is of another model or other weights, or holds trees.
     """
     if trace.prefill is None:
         raise TraceError("this trace has no prefill record; accepted: a trace of a run that got past its prompt")
-    if trace.header["model"] != verifier.identity["model"]:
-        raise TraceError(f"this trace is of {trace.header['model']}; accepted: a verifier of the same model")
+    theirs, ours = ((made["model"], made["checksum"]) for made in (trace.header, verifier.identity))
+    if theirs != ours:
+        told = " and ".join(f"{model!r} (checksum {checksum[:12]!r})" for model, checksum in (theirs, ours))
+        raise TraceError(f"trace and verifier are of {told}; accepted: the same model with the same weights")
     sampling = Sampling(**trace.header["sampling"])
     prompt = trace.header["prompt_ids"]
     drafted = max((len(record.draft_ids) for record in trace.rounds), default=0)
@@ -46,21 +48,22 @@ def rescore(trace: Trace, verifier: Verifier) -> Trace:
 
 def _judgement(record: Round, logits: torch.Tensor, verifier: Verifier, sampling: Sampling) -> dict[str, Any]:
     probs = target(logits, sampling)
-    best = logits.topk(min(TOP, logits.shape[-1]), dim=-1)
+    choices = logits.argmax(dim=-1).tolist()
+    values, order = (part[:, :TOP] for part in logits.sort(dim=-1, descending=True, stable=True))
     tokenizer = verifier.tokenizer
     top = [
         [
             [token, f"<{token}>" if tokenizer is None else tokenizer.piece(token), float(probs[row, token])]
             for token in ids
         ]
-        for row, ids in enumerate(best.indices.tolist())
+        for row, ids in enumerate(order.tolist())
     ]
     decision: list[bool | None] = []
     flip: list[bool | None] = []
     for place, token in enumerate(record.draft_ids):
         u = record.u[place]
         if sampling.greedy:
-            now, before = top[place][0][0] == token, record.top[place][0][0] == token
+            now, before = choices[place] == token, _kept(record, place)
         elif u is None:
             decision.append(None)
             flip.append(None)
@@ -70,5 +73,12 @@ def _judgement(record: Round, logits: torch.Tensor, verifier: Verifier, sampling
             before = u * record.q[place] < record.p[place]
         decision.append(now)
         flip.append(now != before)
-    margin = (best.values[:, 0] - best.values[:, min(1, best.values.shape[1] - 1)]).tolist()
+    margin = (values[:, 0] - values[:, min(1, values.shape[1] - 1)]).tolist()
     return {"verifier": verifier.name, "top": top, "margin": margin, "decision": decision, "flip": flip}
+
+
+def _kept(record: Round, place: int) -> bool:
+    """Whether the greedy run kept this draft, or, behind a refused one, would have: there its likeliest token tells."""
+    if place <= record.accepted:
+        return record.states[place] == "accepted"
+    return record.top[place][0][0] == record.draft_ids[place]

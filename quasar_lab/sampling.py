@@ -29,8 +29,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 100:
-            raise InputError(f"temperature is {self.temperature}; accepted: 0…100")
+        if self.temperature != 0 and not 1e-6 <= self.temperature <= 100:
+            raise InputError(f"temperature is {self.temperature}; accepted: 0 (greedy), or 0.000001…100")
+        if not -(2**63) <= self.seed < 2**64:
+            raise InputError(f"the seed is {self.seed}; accepted: −2⁶³…2⁶⁴−1")
         if self.top_k < 0:
             raise InputError(f"top-k is {self.top_k}; accepted: 0 (off) or more")
         if not 0 < self.top_p <= 1:
@@ -125,7 +127,7 @@ def verify(logits: Tensor, probs: Tensor, draft: Draft, sampling: Sampling, gene
         while accepted < count:
             drawn = float(torch.rand((), dtype=torch.float64, generator=generator))
             u[accepted] = drawn
-            if drawn * q[accepted] >= p[accepted]:
+            if not drawn * q[accepted] < p[accepted]:
                 break
             accepted += 1
         if accepted < count:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from quasar_lab.decoder import Output
 from quasar_lab.drafting import Draft, Drafter, make_drafter
-from quasar_lab.errors import InputError, NotInThisVersion
+from quasar_lab.errors import CheckpointError, InputError, NotInThisVersion
 from quasar_lab.sampling import Sampling, Verdict, target, verify
 from quasar_lab.tokenizer import Tokenizer
 from quasar_lab.trace import SCHEMA, Prefill, Round, Trace, acceptance
@@ -113,7 +113,8 @@ def versions() -> dict[str, str]:
 class Generation:
     """One run: iterate to get its rounds as they happen; `trace` grows with them; `cancel()` ends it within one round.
 
-    Raises InputError at construction on any argument that is not accepted, before anything runs.
+    Raises InputError at construction on any argument that is not accepted, before anything runs; while it runs,
+    CheckpointError when the model gives NaN or infinite logits. An interrupt leaves a trace that says "cancelled".
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Generation:
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         raw: bool = False,
     ):
         if not 1 <= gamma <= MAX_GAMMA:
@@ -136,7 +137,7 @@ class Generation:
         if max_new_tokens < 1:
             raise InputError(f"max_new_tokens is {max_new_tokens}; accepted: 1 or more")
         self.sampling = Sampling(temperature, top_k, top_p, seed)
-        self.stop = [stop] if isinstance(stop, str) else list(stop)
+        self.stop = [stop] if isinstance(stop, str) else list(stop or ())
         if any(not text for text in self.stop):
             raise InputError("a stop string is empty; accepted: texts of at least one character")
         if self.stop and verifier.tokenizer is None:
@@ -157,20 +158,24 @@ class Generation:
         self._cancelled = True
 
     def __iter__(self) -> Iterator[Round]:
-        started = time.perf_counter()
-        generator = torch.Generator().manual_seed(self.sampling.seed)
-        cache = self.verifier.new_cache(len(self.prompt_ids) + self.limit)
-        hidden = self._prefill(cache, generator)
-        self._seconds["prefill"] = time.perf_counter() - started
-        while self._finish is None:
-            if self._cancelled:
-                self._finish = "cancelled"
-                break
-            record, hidden = self._round(cache, hidden, generator)
-            self.trace.rounds.append(record)
-            yield record
-        self._seconds["total"] = time.perf_counter() - started
-        self.trace.footer = {"kind": "footer", "summary": self._summary()}
+        if self.trace.footer is not None or self.trace.prefill is not None:
+            raise InputError("this run has been iterated already; accepted: a new one")
+        try:
+            begun = time.perf_counter()
+            generator = torch.Generator().manual_seed(self.sampling.seed)
+            cache = self.verifier.new_cache(len(self.prompt_ids) + self.limit)
+            hidden = self._prefill(cache, generator)
+            self._seconds["prefill"] = self._seconds["total"] = time.perf_counter() - begun
+            while self._finish is None and not self._cancelled:
+                begun = time.perf_counter()
+                record, hidden = self._round(cache, hidden, generator)
+                self.trace.rounds.append(record)
+                # What the consumer does with a round is not the run's time.
+                self._seconds["total"] += time.perf_counter() - begun
+                yield record
+        finally:
+            self._finish = self._finish or "cancelled"
+            self.trace.footer = {"kind": "footer", "summary": self._summary()}
 
     def _prefill(self, cache: Any, generator: torch.Generator) -> Tensor | None:
         begun = time.perf_counter()
@@ -288,6 +293,8 @@ class Generation:
     def _likeliest(self, logits: Tensor, probs: Tensor) -> tuple[list[list[list[Any]]], list[float]]:
         """Per row the five likeliest [id, piece, p], and the margin between the first two logits."""
         best = logits.topk(min(TOP, logits.shape[-1]), dim=-1)
+        if not bool(torch.isfinite(best.values).all()):
+            raise CheckpointError(f"{self.verifier.name} gives NaN or infinite logits; its weights are unusable")
         shares = probs.gather(1, best.indices).tolist()
         top = [
             [[token, self._piece(token), share] for token, share in zip(ids, row, strict=True)]
@@ -340,7 +347,7 @@ class Generation:
             "mean_acceptance_length": (new - 1) / len(rounds) if rounds else None,
             **acceptance(rounds, self.gamma),
             "seconds": seconds,
-            "tokens_per_second": (new - 1) / decode if rounds else None,
+            "tokens_per_second": (new - 1) / decode if decode > 0 else None,
             **{key: header[key] for key in ("device", "backend", "model", "versions")},
             **({"note": "reference backend: not a speed measurement"} if header["backend"] == "reference" else {}),
         }

@@ -6,13 +6,40 @@ from `transformers`; openPangu, which that library does not know, is read from i
 `sentencepiece`, without running the code that comes with it.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from quasar_lab.errors import CheckpointError, InputError
+from quasar_lab.forms import BOOLEAN, TEXT, fields, list_of, optional, parse
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""Files of a model folder that decide which ids a text or a conversation becomes."""
+
+MESSAGE = fields({"role": TEXT, "content": TEXT})
+
+
+def _template(value: Any, name: str) -> str | None:
+    """One template, or several with names."""
+    named = list_of(fields({"name": TEXT, "template": TEXT}))
+    return named(value, name) if isinstance(value, list) else TEXT(value, name)
+
+
+SETTINGS = fields(
+    {"chat_template?": optional(_template), "add_bos_token?": optional(BOOLEAN), "tokenizer_class?": optional(TEXT)}
+)
 
 
 class Codec(Protocol):
@@ -20,7 +47,7 @@ class Codec(Protocol):
 
     chat_template: str | None
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, special: bool) -> list[int]: ...
     def decode(self, ids: list[int]) -> str: ...
     def token_bytes(self, token: int) -> bytes: ...
     def chat(self, messages: list[dict[str, str]]) -> list[int]: ...
@@ -37,9 +64,10 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._codec.chat_template is not None
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, with the special tokens that the model's own tokenizer adds (a BOS, or none)."""
-        return self._codec.encode(text)
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of `text`; special: with the tokens that the model's own tokenizer adds (a BOS, or none). Raises
+        InputError on a text that holds half of a character."""
+        return self._codec.encode(text, special)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens."""
@@ -48,16 +76,12 @@ class Tokenizer:
     def chat(self, messages: list[dict[str, str]]) -> list[int]:
         """Token ids of a conversation put through the model's chat template, ready for the assistant's answer.
 
-        Raises InputError when the model has no template or the template refuses the messages.
+        Raises InputError when the model has no template, or the template refuses the messages or fails on them.
         """
         if not self.has_chat_template:
             raise InputError("this model has no chat template; accepted: a raw prompt")
         for message in messages:
-            if not (
-                isinstance(message, dict)
-                and isinstance(message.get("role"), str)
-                and isinstance(message.get("content"), str)
-            ):
+            if MESSAGE(message, ""):
                 raise InputError(
                     f'message {message!r} is not understood; accepted: {{"role": …, "content": …}} with texts'
                 )
@@ -108,8 +132,9 @@ class _TransformersCodec:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, verbose=False)["input_ids"])
+    def encode(self, text: str, special: bool) -> list[int]:
+        _require_unicode(text)
+        return list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
 
     def decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -128,29 +153,24 @@ class _TransformersCodec:
         return text.replace("▁", " ").encode()
 
     def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        from jinja2.exceptions import TemplateError
-
-        try:
+        with _rendering():
             text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
-            raise InputError(f"the model's chat template refuses these messages: {error}") from error
-        return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return self.encode(text, special=False)
 
 
 class _SentencePieceCodec:
     """A bare `tokenizer.model` with the settings of its `tokenizer_config.json`."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, settings: dict[str, Any]):
         import sentencepiece
 
         self._model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
-        path = folder / "tokenizer_config.json"
-        settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         self.chat_template = settings.get("chat_template")
         self._add_bos = settings.get("add_bos_token", True)
 
-    def encode(self, text: str) -> list[int]:
-        return self._model.encode(text, add_bos=self._add_bos)
+    def encode(self, text: str, special: bool) -> list[int]:
+        _require_unicode(text)
+        return self._model.encode(text, add_bos=special and self._add_bos)
 
     def decode(self, ids: list[int]) -> str:
         return self._model.decode([token for token in ids if not self._model.is_control(token)])
@@ -164,22 +184,49 @@ class _SentencePieceCodec:
         return piece.replace("▁", " ").encode()
 
     def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        from jinja2.exceptions import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        try:
+        with _rendering():
             rendered = render_jinja_template(
                 [messages], chat_template=self.chat_template, add_generation_prompt=True, bos_token="", eos_token=""
             )[0]
-        except TemplateError as error:
-            raise InputError(f"the model's chat template refuses these messages: {error}") from error
-        return self.encode(rendered[0])
+        return self.encode(rendered[0], special=True)
 
 
-def _tokenizer_class(folder: Path) -> Any:
-    """The generic class where the folder names it: AutoTokenizer would choose it too, after a second of looking."""
+@contextmanager
+def _rendering() -> Iterator[None]:
+    """A chat template is a program that came with the model: whatever it raises becomes one InputError."""
+    from jinja2.exceptions import TemplateError
+
+    families = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+    try:
+        yield
+    except (*families, MemoryError, RecursionError) as error:
+        reason = str(error) or type(error).__name__
+        raise InputError(f"the model's chat template refuses these messages: {reason}") from error
+
+
+def _require_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"character {error.start + 1} of the text is half of a surrogate pair; accepted: Unicode text"
+        ) from error
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, or nothing. Raises ValueError on one that is not of the form."""
     path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    settings = parse(path.read_text(encoding="utf-8")) if path.exists() else {}
+    fault = SETTINGS(settings, path.name)
+    if fault:
+        raise ValueError(fault)
+    return settings
+
+
+def _tokenizer_class(settings: dict[str, Any]) -> Any:
+    """The generic class where the folder names it: AutoTokenizer would choose it too, after a second of looking."""
     if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
         from transformers import PreTrainedTokenizerFast
 
@@ -197,11 +244,11 @@ def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         return None
     try:
+        settings = _settings(folder)
         if family == "PanguEmbedded" and (folder / "tokenizer.model").exists():
-            return Tokenizer(_SentencePieceCodec(folder))
-        return Tokenizer(
-            _TransformersCodec(_tokenizer_class(folder).from_pretrained(str(folder), local_files_only=True))
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+            return Tokenizer(_SentencePieceCodec(folder, settings))
+        library = _tokenizer_class(settings)
+        return Tokenizer(_TransformersCodec(library.from_pretrained(str(folder), local_files_only=True)))
+    except (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"the tokenizer in {folder} cannot be read: {first}") from error

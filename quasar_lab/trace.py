@@ -13,8 +13,8 @@ from typing import Any
 
 from quasar_lab import storage
 from quasar_lab.errors import TraceError
-
-SCHEMA = "quasar-trace/1"
+from quasar_lab.forms import OBJECT, TEXT, Form, fields, numbered_lines, parse
+from quasar_lab.trace_forms import FOOTER, HEADER, PREFILL, SCHEMA, round_form
 
 
 @dataclass
@@ -112,33 +112,51 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
-        """Reads JSON lines. Raises TraceError, naming the line, on a file that is no trace of this schema."""
+        """Reads JSON lines; records of kinds that this version does not know are left out.
+
+        Raises TraceError, naming the line, on a file that is no trace of this schema, or that a display could not show.
+        """
         try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
             raise TraceError(f"{path} cannot be read as a trace: {error}") from error
-        trace: Trace | None = None
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-                kind = record.pop("kind")
-                if trace is None:
-                    if kind != "header" or record.get("schema") != SCHEMA:
-                        raise TraceError(f"{path} does not start with a {SCHEMA} header")
-                    trace = cls({**record, "kind": kind})
-                elif kind == "prefill":
-                    trace.prefill = Prefill(**record)
-                elif kind == "round":
-                    trace.rounds.append(Round(**record))
-                elif kind == "footer":
-                    trace.footer = {"kind": kind, **record}
-            except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-                raise TraceError(f"line {number} of {path} is not a trace record: {error}") from error
-        if trace is None:
+        lines = numbered_lines(text)
+        first, line = next(lines, (0, ""))
+        if not first:
             raise TraceError(f"{path} is empty; accepted: JSON lines with a {SCHEMA} header")
+        header = _record(first, line, path)
+        if header.get("kind") != "header" or header.get("schema") != SCHEMA:
+            raise TraceError(f"{path} does not start with a {SCHEMA} header")
+        _check(HEADER, header, f"line {first} of {path}")
+        trace = cls(header)
+        known = {"prefill": PREFILL, "round": round_form(header["gamma"]), "footer": FOOTER}
+        for number, line in lines:
+            record = _record(number, line, path)
+            kind = record.pop("kind")
+            _check(known.get(kind, OBJECT), record, f"line {number} of {path}")
+            if kind == "prefill":
+                trace.prefill = Prefill(**record)
+            elif kind == "round":
+                trace.rounds.append(Round(**record))
+            elif kind == "footer":
+                trace.footer = {"kind": kind, **record}
         return trace
+
+
+def _record(number: int, line: str, path: str | Path) -> dict[str, Any]:
+    where = f"line {number} of {path}"
+    try:
+        record = parse(line)
+    except ValueError as error:
+        raise TraceError(f"{where} is not a trace record: {error}") from error
+    _check(fields({"kind": TEXT}), record, where)
+    return record
+
+
+def _check(form: Form, record: Any, where: str) -> None:
+    fault = form(record, "")
+    if fault:
+        raise TraceError(f"{where} is not a trace record: {fault}")
 
 
 def acceptance(rounds: list[Round], gamma: int) -> dict[str, Any]:

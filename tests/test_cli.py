@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from quasar_lab import cli
+from quasar_lab import cli, speculative
 from quasar_lab.trace import Trace
 
 SUMMARY_KEYS = {
@@ -134,6 +135,8 @@ def test_fidelity_and_prepare_json(capsys, tmp_path):
     assert sum(row["error"] for row in errors) < sum(row["error_plain"] for row in errors)
 
 
+IDS_FILE = str(Path(__file__).parent / "ids.json")
+
 BAD = {
     "no prompt": ["generate"],
     "two prompts": ["generate", "--prompt", "a", "--prompt-file", "b"],
@@ -151,6 +154,17 @@ BAD = {
     "unknown device": ["generate", "--prompt", "a", "--device", "tpu"],
     "unknown backend": ["generate", "--prompt", "a", "--backend", "magic"],
     "backend of another device": ["generate", "--prompt", "a", "--backend", "triton"],
+    "threads huge": ["generate", "--prompt", "a", "--threads", "100000"],
+    "seed huge": ["generate", "--prompt", "a", "--seed", str(2**64)],
+    "tiny temperature": ["generate", "--prompt", "a", "--temperature", "1e-39"],
+    "trace is a folder": ["generate", "--prompt", "a", "--verifier", "bf16", "--trace", "/tmp"],
+    "messages that are ids": ["generate", "--messages", IDS_FILE],
+    "same width twice": ["bench", "step", "--widths", "1,1"],
+    "recipe with a colon": ["generate", "--prompt", "a", "--verifier", "w8a8:"],
+    "drafter with a colon": ["generate", "--prompt", "a", "--drafter", "none:"],
+    "digits of another script": ["generate", "--prompt", "a", "--drafter", "ngram:٣"],
+    "report out is a file": ["report", "00_start_here", "--out", __file__],
+    "prepare out is a file": ["prepare", "--out", __file__],
     "threads 0": ["generate", "--prompt", "a", "--threads", "0"],
     "unknown model": ["generate", "--prompt", "a", "--model", "/nowhere"],
     "no folder for the trace": ["generate", "--prompt", "a", "--verifier", "bf16", "--trace", "/nowhere/x.jsonl"],
@@ -257,3 +271,52 @@ def test_bench_kernels_json(capsys):
     keys = {"op", "backend", "shape", "width", "us_p20", "us_p50", "us_p80", "gb_s", "fraction_of_stream"}
     assert all(set(row) == keys for row in found["kernels"])
     assert [row["shape"] for row in found["kernels"] if row["op"] == "linear_bf16"][:2] == [[960, 576], [576, 576]]
+
+
+@pytest.mark.parametrize("command", [["models"], ["--help"], ["models", "--json"]], ids=" ".join)
+def test_a_reader_that_goes_away_is_no_error(command):
+    quoted = " ".join([sys.executable, "-m", "quasar_lab.cli", *command])
+    out = subprocess.run(
+        ["bash", "-c", f"{quoted} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False
+    )
+    assert (out.returncode, out.stderr) == (0, "")
+
+
+def test_a_full_disk_and_a_narrow_encoding():
+    code = [sys.executable, "-m", "quasar_lab.cli", "models"]
+    with open("/dev/full", "w") as full:
+        out = subprocess.run(code, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert out.returncode == 1
+    assert out.stderr.startswith("quasar-lab: the output cannot be written")
+    narrow = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    out = subprocess.run(
+        [*code[:-1], "generate", "--gamma", "γ", "--prompt", "a"], capture_output=True, env=narrow, check=False
+    )
+    assert out.returncode == 2
+    assert out.stderr.count(b"\n") == 1
+
+
+def test_ctrl_c_saves_the_trace_so_far(capsys, tmp_path, monkeypatch):
+    genuine, calls = speculative.verify, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return genuine(*args)
+
+    monkeypatch.setattr(speculative, "verify", interrupted)
+    path = tmp_path / "run.jsonl"
+    status, out, err = call(
+        capsys, "generate", "--prompt", "Say hi.", "--verifier", "bf16", "--drafter", "none", "--trace", path, "--json"
+    )
+    assert status == 130
+    assert json.loads(out)["finish_reason"] == "cancelled"
+    assert err.strip().endswith("interrupted")
+    assert Trace.load(path).summary()["new_tokens"] == 3
+
+
+def test_an_error_cannot_steer_the_terminal(capsys):
+    status, _, err = call(capsys, "generate", "--prompt", "a", "--verifier", "\x1b[31mred")
+    assert status == 2
+    assert "\x1b" not in err

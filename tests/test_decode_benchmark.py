@@ -108,12 +108,23 @@ def counted(monkeypatch):
     monkeypatch.setattr(decode_benchmark, "answer", answered)
     monkeypatch.setattr(decode_benchmark, "_curves", lambda *_: CURVES)
     monkeypatch.setattr(decode_benchmark, "generate", lambda *_, **__: None)
+    monkeypatch.setattr(decode_benchmark, "threads", lambda _: 2)
     return calls, stop
+
+
+class Words:
+    """A tokenizer: one id a word."""
+
+    has_chat_template = False
+
+    def encode(self, text):
+        return [1] * len(text.split())
 
 
 class Named:
     backend = device = "cpu"
     ops = None
+    tokenizer, context, vocab = Words(), 20, 5
 
     def __init__(self, name):
         self.name = name
@@ -147,6 +158,37 @@ def test_a_cut_run_goes_on_and_gives_the_same_table(counted, tmp_path, capsys):
         return sorted(found["runs"], key=str)
 
     assert table(again) == table(whole)
+
+
+@pytest.mark.parametrize(
+    ("questions", "message"),
+    [
+        ([QUESTIONS[0], QUESTIONS[0]], "twice"),
+        (
+            [QUESTIONS[0], Question("7", "long", ("word " * 21,))],
+            "question 7 of category long: the prompt has 21 tokens",
+        ),
+    ],
+)
+def test_unusable_questions_are_refused_before_anything_is_timed(counted, questions, message):
+    with pytest.raises(InputError, match=message):
+        decode_benchmark.run([Named("bf16")], ["none"], questions, Settings())
+    assert counted[0] == []
+
+
+def test_the_same_id_in_two_categories_is_two_questions(counted, tmp_path):
+    questions = [Question("1", "a", ("x",)), Question("1", "b", ("y",))]
+    found = decode_benchmark.run([Named("bf16")], ["none", "ngram"], questions, Settings(), tmp_path / "s.jsonl")
+    assert len(counted[0]) == 4
+    assert {(row["drafter"], row["category"]) for row in found["runs"]} >= {("ngram", "a"), ("ngram", "b")}
+
+
+def test_other_threads_are_another_run(monkeypatch):
+    files = set()
+    for threads in (1, 2):
+        monkeypatch.setattr(decode_benchmark, "threads", lambda _, threads=threads: threads)
+        files.add(decode_benchmark._state_file([Named("bf16")], ["none"], QUESTIONS, Settings()))
+    assert len(files) == 2
 
 
 BAD_LINES = {

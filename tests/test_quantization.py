@@ -9,6 +9,7 @@ from conftest import FAMILIES, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quasar_kernels.reference import quantize_rows
+from safetensors.torch import load_file, save_file
 
 import quasar_lab as ql
 from quasar_lab import calibration, quantization, smoothing
@@ -64,12 +65,10 @@ def test_a_quantized_model_stays_close(family, alpha, tmp_path):
 
 
 def saved(model, folder, factors):
-    from safetensors.torch import save_file
-
     folder.mkdir()
     tensors = quantized_tensors(model.checkpoint, factors)
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "weights.safetensors")
-    record = {"schema": quantization.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny"}
+    record = {"schema": quantization.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny", "recipe": "x"}
     (folder / "recipe.json").write_text(json.dumps(record))
     return quantization.load_quantized(model, folder, "w8a8")
 
@@ -161,7 +160,19 @@ def test_nan_in_calibration_names_the_layer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "bad", ["w8a9", "", "w8a8:3", "w8a8-plain:1", "w8a8-smoothquant:x", "w8a8-smoothquant:1.5", "int8"]
+    "bad",
+    [
+        "w8a9",
+        "",
+        "w8a8:",
+        "w8a8:3",
+        "w8a8-smoothquant:",
+        "w8a8-smoothquant:nan",
+        "w8a8-plain:1",
+        "w8a8-smoothquant:x",
+        "w8a8-smoothquant:1.5",
+        "int8",
+    ],
 )
 def test_unknown_recipes_are_refused(bad):
     with pytest.raises(RecipeError, match="accepted"):
@@ -191,16 +202,95 @@ def test_damaged_or_foreign_recipes_are_refused(tmp_path):
         quantization.load_quantized(model, tmp_path / "out", "x")
     write()
     weights = tmp_path / "out" / "weights.safetensors"
+    tensors = load_file(weights)
+    for name in ("layers.0.attention_norm", "layers.1.down_proj.wscale", "lm_head.wq"):
+        for wrong in (tensors[name][:1].contiguous(), tensors[name].double(), None):
+            changed = {key: value for key, value in {**tensors, name: wrong}.items() if value is not None}
+            save_file(changed, weights)
+            with pytest.raises(RecipeError, match=name):
+                quantization.load_quantized(model, tmp_path / "out", "x")
+    save_file(tensors, weights)
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(RecipeError, match="truncated or corrupt"):
         quantization.load_quantized(model, tmp_path / "out", "x")
 
 
-def test_prepare_never_overwrites_a_folder_of_something_else(tiny, tmp_path):
+@pytest.mark.parametrize("record", [None, '{"soup": 1}', "[]", '{"schema": 1, "checksum": "x", "recipe": "plain"}'])
+def test_prepare_never_deletes_what_is_not_its_own(tiny, tmp_path, record):
     (tmp_path / "thesis.txt").write_text("years of work")
+    if record is not None:
+        (tmp_path / "recipe.json").write_text(record)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(QuasarError, match="accepted: a new or empty folder"):
         quantization.prepare(tiny, "w8a8", out=tmp_path)
-    assert (tmp_path / "thesis.txt").exists()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "foreign recipe.json"])
+def test_prepare_refuses_an_out_that_is_no_folder_of_its_own(tiny, tmp_path, kind):
+    out = tmp_path / "out"
+    if kind == "file":
+        out.write_text("x")
+    elif kind == "link":
+        out.symlink_to(tmp_path)
+    else:
+        out.mkdir()
+        (out / "recipe.json").write_text('{"soup": 1}')
+    with pytest.raises(QuasarError, match="accepted: a new or empty folder"):
+        quantization.prepare(tiny, "w8a8", out=out)
+    assert out.exists()
+
+
+@pytest.fixture
+def worded(tmp_path, embedded):
+    """A tiny model that borrows the embedded one's tokenizer, so that it can be prepared in a moment."""
+    write_checkpoint(tmp_path / "m", "llama", vocab_size=embedded.vocab, num_hidden_layers=1)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "m" / name).write_bytes((embedded.checkpoint.folder / name).read_bytes())
+    (tmp_path / "text.txt").write_text("Some words to calibrate on, not many, but enough. " * 3)
+    return ql.load(tmp_path / "m"), tmp_path / "text.txt"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("weights.safetensors", None), ("weights.safetensors", b"cut"), ("recipe.json", None)]
+    + [("recipe.json", text) for text in (b"{", b"[]", b"5", b"null", b"\xff")],
+)
+def test_a_damaged_cache_is_made_again(worded, cache_here, name, content):
+    model, text = worded
+    folder = quantization.prepare(model, "w8a8", text)
+    expected = (folder / "weights.safetensors").read_bytes()
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content)
+    w8a8 = ql.quantize(model, "w8a8", text)
+    assert w8a8.name == "w8a8"
+    assert (folder / "weights.safetensors").read_bytes() == expected
+
+
+def test_out_and_cache_hold_the_same_model(worded, cache_here, tmp_path):
+    model, text = worded
+    cached, out = quantization.prepare(model, "w8a8", text), quantization.prepare(model, "w8a8", text, tmp_path / "out")
+    assert (cached / "weights.safetensors").read_bytes() == (out / "weights.safetensors").read_bytes()
+    quantization.prepare(model, "w8a8-plain", text, out)  # its own folder may be replaced
+    assert quantization.read_record(out)["recipe"] == "plain"
+    assert sorted(path.name for path in out.iterdir()) == ["recipe.json", "weights.safetensors"]
+    assert not list(tmp_path.glob(".out*"))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_weights_that_are_no_numbers_are_refused(tmp_path, bad):
+    write_checkpoint(tmp_path, "llama")
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = bad
+    save_file(tensors, path)
+    model = ql.load(tmp_path)
+    with pytest.raises(QuasarError, match=r"layers\.1\.gate_up_proj .* NaN or infinite"):
+        quantized_tensors(model.checkpoint, {})
+    with pytest.raises(QuasarError, match="NaN or infinite logits"):
+        ql.generate(model, [1, 2], max_new_tokens=3)
 
 
 def test_weights_round_per_output_channel():

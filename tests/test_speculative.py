@@ -189,3 +189,41 @@ def test_trees_are_refused_by_name(tiny):
     tree = FixedDrafter(lambda ids, budget: ql.speculative.Draft([1, 2], parents=[-1, -1]))
     with pytest.raises(NotInThisVersion, match="tree"):
         ql.generate(tiny, PROMPT, drafter=tree)
+
+
+def test_a_run_is_iterated_once(tiny):
+    run = ql.stream(tiny, PROMPT, max_new_tokens=5)
+    list(run)
+    with pytest.raises(InputError, match="iterated already"):
+        list(run)
+    assert len(run.trace.token_ids) == run.trace.summary()["new_tokens"]
+
+
+def test_an_interrupt_leaves_a_cancelled_trace(tiny):
+    class Interrupted:
+        calls = 0
+
+        def __getattr__(self, name):
+            return getattr(tiny, name)
+
+        def forward(self, *args, **options):
+            self.calls += 1
+            if self.calls == 4:
+                raise KeyboardInterrupt
+            return tiny.forward(*args, **options)
+
+    run = ql.stream(Interrupted(), PROMPT, drafter="none", max_new_tokens=50)
+    with pytest.raises(KeyboardInterrupt):
+        list(run)
+    assert run.trace.summary()["finish_reason"] == "cancelled"
+    assert run.trace.summary()["new_tokens"] == 3
+
+
+def test_what_the_consumer_does_is_not_the_runs_time(tiny, monkeypatch):
+    """On a clock that only the consumer moves, a run takes no time."""
+    now = [0.0]
+    monkeypatch.setattr(ql.speculative.time, "perf_counter", lambda: now[0])
+    run = ql.stream(tiny, PROMPT, drafter="none", max_new_tokens=9)
+    for _ in run:
+        now[0] += 100.0
+    assert run.trace.summary()["seconds"]["total"] == 0

@@ -1,6 +1,7 @@
 """Tokens as bytes: pieces of every kind of vocabulary, and openPangu's tokenizer without its code."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import sentencepiece
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quasar_lab.errors import CheckpointError, InputError
+from quasar_lab.fidelity import read_tokens
 from quasar_lab.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -16,7 +18,7 @@ class ByteCodec:
 
     chat_template = None
 
-    def encode(self, text):
+    def encode(self, text, special):
         return list(text.encode())
 
     def decode(self, ids):
@@ -90,6 +92,72 @@ def test_pangu_chat(pangu):
 def test_bad_messages(pangu, messages):
     with pytest.raises(InputError, match="accepted"):
         pangu.chat(messages)
+
+
+WORDS = {"the": 0, "cat": 1, "<s>": 2}
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A folder whose tokenizer puts <s> before every text."""
+    from tokenizers import Tokenizer as Fast
+    from tokenizers import models, pre_tokenizers, processors
+
+    fast = Fast(models.WordLevel(WORDS, unk_token="the"))
+    fast.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
+    fast.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return tmp_path
+
+
+def test_special_tokens_can_be_left_out(pangu, words):
+    for tokenizer in (pangu, load_tokenizer(words, "llama")):
+        plain = tokenizer.encode("the cat", special=False)
+        assert tokenizer.encode("the cat") == [*tokenizer.encode(""), *plain]
+        assert len(tokenizer.encode("")) == 1
+
+
+def test_fidelity_adds_no_bos(words, tmp_path):
+    (tmp_path / "text.txt").write_text("the cat the")
+    model = SimpleNamespace(tokenizer=load_tokenizer(words, "llama"))
+    assert read_tokens(model, tmp_path / "text.txt") == [0, 1, 0]
+
+
+@pytest.mark.parametrize("family", ["PanguEmbedded", "llama"])
+@pytest.mark.parametrize(
+    "template", ["{{1/0}}", "{{messages[0]+1}}", '{{"a"*10**11}}', "{{messages[9].x.y}}", "{% if %}", "{{'%d' % 'a'}}"]
+)
+def test_a_template_that_fails_is_one_error(pangu, words, family, template):
+    codec = (pangu if family == "PanguEmbedded" else load_tokenizer(words, family))._codec
+    before, codec.chat_template = codec.chat_template, template
+    if family == "llama":
+        codec._tokenizer.chat_template = template
+    try:
+        with pytest.raises(InputError, match="chat template refuses"):
+            Tokenizer(codec).chat([{"role": "user", "content": "the"}])
+    finally:
+        codec.chat_template = before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [[], 5, {"chat_template": 5}, {"chat_template": ["a"]}, {"tokenizer_class": []}, {"tokenizer_class": {}}],
+)
+@pytest.mark.parametrize("family", ["PanguEmbedded", "llama"])
+def test_settings_that_are_none(words, family, settings):
+    (words / "tokenizer_config.json").write_text(json.dumps(settings))
+    (words / "tokenizer.model").touch()
+    with pytest.raises(CheckpointError, match="tokenizer_config"):
+        load_tokenizer(words, family)
+
+
+def test_half_a_character(pangu, words):
+    for tokenizer in (pangu, load_tokenizer(words, "llama")):
+        with pytest.raises(InputError, match="half of a surrogate pair"):
+            tokenizer.encode("the \ud800")
+    with pytest.raises(InputError, match="half of a surrogate pair"):
+        pangu.chat([{"role": "user", "content": "\udcff"}])
 
 
 def test_no_template():

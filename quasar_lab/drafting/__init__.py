@@ -13,11 +13,11 @@ def make_drafter(spec: str | Drafter) -> Drafter:
     """A drafter from its name (a drafter is returned as it is). Raises InputError on an unknown name."""
     if not isinstance(spec, str):
         return spec
-    name, _, option = spec.partition(":")
+    name, colon, option = spec.partition(":")
     if name in LATER:
         raise NotInThisVersion(f"drafter {name}")
-    if name == "none" and not option:
+    if name == "none" and not colon:
         return NoDrafter()
-    if name == "ngram" and (not option or option.isdecimal()):
+    if name == "ngram" and (not colon or (option.isascii() and option.isdecimal())):
         return NgramDrafter(int(option)) if option else NgramDrafter()
     raise InputError(f"unknown drafter {spec!r}; accepted: none, ngram[:longest]")

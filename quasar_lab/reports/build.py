@@ -15,7 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from quasar_lab import __version__, storage
-from quasar_lab.errors import InputError
+from quasar_lab.errors import InputError, StorageError
 from quasar_lab.progress import announce
 from quasar_lab.reports import page, parameters
 
@@ -76,7 +76,10 @@ def build(notebooks: Sequence[str | Path], out: Path, parameters: Mapping[str, A
     """
     runs = _plan(find_notebooks(notebooks), parameters)
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{out} cannot be a report's folder: {error}") from error
     _write_script(out / SCRIPT)
     for place, run in enumerate(runs, 1):
         announce(f"[{place}/{len(runs)}] {run.name} …")
@@ -96,7 +99,8 @@ def _plan(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Run]:
     for path in paths:
         try:
             sources[path.stem] = nbformat.read(path, as_version=4)
-        except (OSError, UnicodeDecodeError, nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
+            # nbformat looks into a document before it checks it, so one of another kind ends as any of these.
+        except (OSError, ValueError, AttributeError, TypeError, KeyError, nbformat.ValidationError) as error:
             raise InputError(f"{path} cannot be read as a notebook; accepted: .ipynb files") from error
     own = {name: parameters.defaults(notebook, name) for name, notebook in sources.items()}
     chosen = parameters.fit(given, own)
