@@ -36,7 +36,17 @@ _HOMES = {
     "quantize": "quantization",
     "stream": "speculative",
 }
-_MODULES = ("benchmark", "fidelity", "figures", "quantization", "reports", "speculative", "widgets")
+_MODULES = (
+    "benchmark",
+    "decode_benchmark",
+    "fidelity",
+    "figures",
+    "prompts",
+    "quantization",
+    "reports",
+    "speculative",
+    "widgets",
+)
 
 __all__ = [*_HOMES, *_MODULES]
 

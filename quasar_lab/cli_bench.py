@@ -138,12 +138,11 @@ def bench_decode(
     from quasar_lab.decode_benchmark import Settings
     from quasar_lab.decode_benchmark import run as measure
     from quasar_lab.drafting import make_drafter
-    from quasar_lab.prompts import read_questions, select
+    from quasar_lab.prompts import ours, read_questions, select
     from quasar_lab.sampling import Sampling
-    from quasar_lab.storage import packaged_folder
 
-    files = prompts or sorted(packaged_folder("data/prompts").glob("*.jsonl"))
-    questions = select([question for path in files for question in read_questions(path)], limit)
+    given = [question for path in prompts or () for question in read_questions(path)]
+    questions = select(given, limit) if prompts else ours(limit)
     names = different("--verifiers", _split(verifiers))
     guesses = different("--drafters", _split(drafters))
     for name in names:

@@ -39,6 +39,7 @@ from quasar_lab.speculative import Prompt, encode_prompt, generate, versions
 RESAMPLES = 2000
 CURVE_CONTEXT = 256
 CURVE_SAMPLES = 15
+PROGRESS_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ def _run(
     done = {(item.arm, item.category, item.question) for item in answers}
     if answers:
         announce(f"Going on after {len(answers)} answers of an earlier run")
-    total, begun, fresh = len(arms) * len(questions), time.monotonic(), 0
+    total, fresh = len(arms) * len(questions), 0
+    begun = told = time.monotonic()
     complete = True
     try:
         if not curves:
@@ -193,8 +195,11 @@ def _run(
                 _append(state, asdict(item))
                 answers.append(item)
                 fresh += 1
-            left = (time.monotonic() - begun) / max(fresh, 1) * (total - len(answers))
-            announce(f"{len(answers)} of {total} answers, about {left:.0f} s left")
+            now = time.monotonic()
+            if now - told > PROGRESS_SECONDS:
+                left = (now - begun) / max(fresh, 1) * (total - len(answers))
+                announce(f"{len(answers)} of {total} answers, about {left:.0f} s left")
+                told = now
     except KeyboardInterrupt:
         complete = False
         announce(

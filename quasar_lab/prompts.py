@@ -10,6 +10,7 @@ from pathlib import Path
 
 from quasar_lab.errors import InputError
 from quasar_lab.forms import numbered_lines, parse
+from quasar_lab.storage import packaged_folder
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,12 @@ def _question(line: str, where: str) -> Question:
 
 def _texts(values: object) -> bool:
     return isinstance(values, list) and all(isinstance(text, str) and text.strip() for text in values)
+
+
+def ours(per_category: int | None = None) -> list[Question]:
+    """The questions that come with the project, all or at most `per_category` of each kind."""
+    files = sorted(packaged_folder("data/prompts").glob("*.jsonl"))
+    return select([question for path in files for question in read_questions(path)], per_category)
 
 
 def select(questions: list[Question], limit: int | None) -> list[Question]:

@@ -10,12 +10,15 @@ prints them. So what a slider shows, what a report shows and what a test checks 
     figures.acceptance(trace)                                      how many drafts are kept
     figures.round_breakdown(trace)                                 where the time of a round goes
     figures.step_time(result)                                      BF16 against W8A8, by width
+    figures.speedup(result)                                        the 2×2 over whole answers, with intervals
+    figures.speedup_factors(result, "w8a8", "ngram")               which part of a speedup is the faster step
 
 Every figure is stamped with the model, recipe, device and backend it came from.
 """
 
 from quasar_lab.figures.acceptance import acceptance
 from quasar_lab.figures.activations import Activations, capture
+from quasar_lab.figures.decode import speedup, speedup_factors
 from quasar_lab.figures.outliers import error_by_alpha, model_map, outliers
 from quasar_lab.figures.speed import round_breakdown, step_time
 from quasar_lab.figures.strip import StripHTML, token_strip
@@ -29,6 +32,8 @@ __all__ = [
     "model_map",
     "outliers",
     "round_breakdown",
+    "speedup",
+    "speedup_factors",
     "step_time",
     "token_strip",
 ]
