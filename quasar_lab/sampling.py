@@ -13,6 +13,7 @@ reason why they agree. "Lossless" here means: with respect to the verifier whose
 from dataclasses import dataclass
 
 import torch
+from quasar_kernels import top_rows
 from torch import Generator, Tensor
 
 from quasar_lab.drafting.base import Draft
@@ -108,18 +109,47 @@ class Verdict:
     u: list[float | None]
 
 
-def verify(logits: Tensor, probs: Tensor, draft: Draft, sampling: Sampling, generator: Generator) -> Verdict:
-    """Judges a chain of drafts. logits, probs f32 [len(draft) + 1, V]: row i follows i drafts; probs is
-    `target(logits)`."""
+@dataclass(frozen=True)
+class Rows:
+    """What a verify pass says, row by row: row i follows i drafts.
+
+    logits f32 [M, V]; best_ids int64 and best_logits f32 [M, k] of the k likeliest, descending; logsumexp f32 [M];
+    probs f32 [M, V] is `target(logits)`, None at temperature 0, where nothing is drawn and no pass over the vocabulary
+    is needed.
+    """
+
+    logits: Tensor
+    best_ids: Tensor
+    best_logits: Tensor
+    logsumexp: Tensor
+    probs: Tensor | None
+
+    def probability(self, rows: Tensor, tokens: Tensor) -> Tensor:
+        """Target probability of `tokens` int64 [n] in `rows` int64 [n]: f32 [n] (at temperature 0 the plain
+        softmax)."""
+        if self.probs is not None:
+            return self.probs[rows, tokens]
+        return torch.exp(self.logits[rows, tokens] - self.logsumexp[rows])
+
+
+def read_rows(logits: Tensor, sampling: Sampling, best: int) -> Rows:
+    """Rows of logits f32 [M, V] with the `best` likeliest of each (equal ones by lowest id)."""
+    values, ids, logsumexp = top_rows(logits, min(best, logits.shape[-1]))
+    return Rows(logits, ids, values, logsumexp, None if sampling.greedy else target(logits, sampling))
+
+
+def verify(rows: Rows, draft: Draft, sampling: Sampling, generator: Generator) -> Verdict:
+    """Judges a chain of drafts on the len(draft) + 1 rows of its pass."""
     count = len(draft.ids)
     places = torch.arange(count)
     tokens = torch.tensor(draft.ids, dtype=torch.int64)
-    p = probs[places, tokens].tolist()
+    p = rows.probability(places, tokens).tolist()
     q = [1.0] * count if draft.probs is None else draft.probs[places, tokens].tolist()
     u: list[float | None] = [None] * count
     accepted = 0
-    if sampling.greedy:
-        choices = logits.argmax(dim=-1).tolist()
+    probs = rows.probs
+    if probs is None:
+        choices = rows.best_ids[:, 0].tolist()
         while accepted < count and choices[accepted] == draft.ids[accepted]:
             accepted += 1
         next_id = choices[accepted]

@@ -27,7 +27,7 @@ from torch import Tensor
 from quasar_lab.decoder import Output
 from quasar_lab.drafting import Draft, Drafter, make_drafter
 from quasar_lab.errors import CheckpointError, InputError, NotInThisVersion
-from quasar_lab.sampling import Sampling, Verdict, target, verify
+from quasar_lab.sampling import Rows, Sampling, Verdict, read_rows, verify
 from quasar_lab.tokenizer import Tokenizer
 from quasar_lab.trace import SCHEMA, Prefill, Round, Trace, acceptance
 
@@ -286,22 +286,22 @@ class Generation:
     ) -> tuple[Verdict, list[list[list[Any]]], list[float]]:
         """Verdict on a draft, and what the trace tells of each row: the likeliest tokens and the margin."""
         with single_torch_thread():
-            probs = target(logits, self.sampling)
-            verdict = verify(logits, probs, draft, self.sampling, generator)
-            return verdict, *self._likeliest(logits, probs)
+            rows = read_rows(logits, self.sampling, TOP)
+            if not bool(torch.isfinite(rows.best_logits).all()):
+                raise CheckpointError(f"{self.verifier.name} gives NaN or infinite logits; its weights are unusable")
+            verdict = verify(rows, draft, self.sampling, generator)
+            return verdict, *self._likeliest(rows)
 
-    def _likeliest(self, logits: Tensor, probs: Tensor) -> tuple[list[list[list[Any]]], list[float]]:
+    def _likeliest(self, rows: Rows) -> tuple[list[list[list[Any]]], list[float]]:
         """Per row the five likeliest [id, piece, p], and the margin between the first two logits."""
-        best = logits.topk(min(TOP, logits.shape[-1]), dim=-1)
-        if not bool(torch.isfinite(best.values).all()):
-            raise CheckpointError(f"{self.verifier.name} gives NaN or infinite logits; its weights are unusable")
-        shares = probs.gather(1, best.indices).tolist()
+        best, values = rows.best_ids, rows.best_logits
+        places = torch.arange(best.shape[0])[:, None].expand_as(best)
+        shares = rows.probability(places, best).tolist()
         top = [
             [[token, self._piece(token), share] for token, share in zip(ids, row, strict=True)]
-            for ids, row in zip(best.indices.tolist(), shares, strict=True)
+            for ids, row in zip(best.tolist(), shares, strict=True)
         ]
-        margin = (best.values[:, 0] - best.values[:, min(1, best.values.shape[1] - 1)]).tolist()
-        return top, margin
+        return top, (values[:, 0] - values[:, min(1, values.shape[1] - 1)]).tolist()
 
     def _header(self) -> dict[str, Any]:
         tokenizer = self.verifier.tokenizer

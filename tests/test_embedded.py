@@ -6,7 +6,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import quasar_lab as ql
 from quasar_lab import storage
+from quasar_lab.benchmark import threads
+from quasar_lab.cli_common import set_threads
 from quasar_lab.fidelity import compare
+from quasar_lab.prompts import ours
 from quasar_lab.smoothing import pool_repeats
 
 PROMPTS = [
@@ -15,7 +18,6 @@ PROMPTS = [
     "Repeat this sentence twice: the quick brown fox jumps over the lazy dog.",
     "Write a Python function that returns the sum of a list of numbers.",
 ]
-TOKENS = 32
 
 
 @pytest.mark.slow
@@ -37,13 +39,41 @@ def test_greedy_text_equals_transformers(embedded):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verifier", ["embedded", "w8a8"])
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_speculative_equals_plain(verifier, prompt, request):
+def test_speculative_equals_plain(verifier, request):
+    """20 prompts × 64 tokens × γ 1…8 (on the reference backend, which is slow, 4 × 32 × {1, 4, 8})."""
     model = request.getfixturevalue(verifier)
-    plain = ql.generate(model, prompt, drafter="none", max_new_tokens=TOKENS).token_ids
-    for gamma in (1, 4, 8):
-        run = ql.generate(model, prompt, drafter="ngram", gamma=gamma, max_new_tokens=TOKENS)
-        assert run.token_ids == plain, f"γ = {gamma}"
+    fast = model.backend != "reference"
+    questions = [question.turns[0] for question in ours(4)][:20] if fast else PROMPTS
+    drafted = 0
+    for prompt in questions:
+        plain = ql.generate(model, prompt, drafter="none", max_new_tokens=64 if fast else 32).token_ids
+        for gamma in range(1, 9) if fast else (1, 4, 8):
+            run = ql.generate(model, prompt, drafter="ngram", gamma=gamma, max_new_tokens=64 if fast else 32)
+            assert run.token_ids == plain, f"γ = {gamma}, prompt {prompt!r}"
+            drafted += sum(record.accepted for record in run.rounds)
+    assert drafted > 100, "nothing was drafted, so nothing was tested"
+
+
+@pytest.mark.parametrize("verifier", ["embedded", "w8a8"])
+def test_bits_do_not_depend_on_width_chunking_or_threads(verifier, request):
+    model = request.getfixturevalue(verifier)
+    ids = model.tokenizer.encode(ours(1)[0].turns[0] * 3)[:100]
+
+    def logits(widths):
+        cache, rows, start = model.new_cache(100), [], 0
+        for width in widths:
+            rows.append(model.forward(ids[start : start + width], cache).logits)
+            start += width
+        return torch.cat(rows)
+
+    whole = logits([100])
+    before = threads(model)
+    try:
+        for count, widths in ((1, [64, 36]), (2, [1] * 8 + [92]), (3, [33, 2, 65]), (4, [7, 16, 17, 5, 3, 4, 48])):
+            set_threads(count)
+            assert torch.equal(logits(widths), whole), f"{count} threads, widths {widths}"
+    finally:
+        set_threads(before)
 
 
 def test_w8a8_says_almost_the_same(embedded, w8a8):

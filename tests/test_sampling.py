@@ -1,6 +1,7 @@
 """Is the text distributed as the target says? And would the test see it if it were not?"""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -103,11 +104,11 @@ def test_a_planted_q_is_seen():
 def test_a_planted_bonus_row_is_seen(monkeypatch):
     genuine = speculative.verify
 
-    def from_the_row_before(logits, probs, draft, *rest):
-        wrong = probs.clone()
+    def from_the_row_before(rows, draft, *rest):
+        wrong = rows.probs.clone()
         if draft.ids:
-            wrong[-1] = probs[-2]
-        return genuine(logits, wrong, draft, *rest)
+            wrong[-1] = rows.probs[-2]
+        return genuine(replace(rows, probs=wrong), draft, *rest)
 
     monkeypatch.setattr(speculative, "verify", from_the_row_before)
     # γ = 1 and drafts that are mostly kept, so that the third token often is a bonus.
@@ -162,9 +163,9 @@ def test_a_draft_outside_the_top_k_is_refused():
     worst = [int(verifier.row(PROMPT).argmin())]
     draft = Draft(worst)
     logits = torch.stack([verifier.row(PROMPT)] * 2)
-    probs = target(logits, Sampling(1.0, top_k=3))
+    rows = sampling.read_rows(logits, Sampling(1.0, top_k=3), 5)
     for seed in range(50):
-        verdict = sampling.verify(logits, probs, draft, Sampling(1.0, top_k=3), torch.Generator().manual_seed(seed))
+        verdict = sampling.verify(rows, draft, Sampling(1.0, top_k=3), torch.Generator().manual_seed(seed))
         assert verdict.accepted == 0
         assert verdict.next_id != worst[0]
 

@@ -38,6 +38,7 @@ __all__ = [
     "select",
     "silu_mul",
     "silu_mul_quantize",
+    "top_rows",
 ]
 
 BACKENDS = {"cpu": ("cpu", "reference"), "cuda": ("triton",)}
@@ -249,3 +250,11 @@ def attend(
             f"parents is {list(parents)}; accepted: for each of the {q.shape[0]} rows an earlier row, or −1"
         )
     return select(backend, q.device.type).attend(q, k_cache, v_cache, lengths, parents, window)
+
+
+def top_rows(logits: Tensor, k: int, *, backend: str = "auto") -> tuple[Tensor, Tensor, Tensor]:
+    """See `reference.top_rows`. Raises ValueError on a shape or dtype that does not fit, or a k outside 1…V."""
+    _check("logits", logits, torch.float32, (None, None))
+    if not 1 <= k <= logits.shape[1]:
+        raise ValueError(f"k is {k}; accepted: 1…{logits.shape[1]}")
+    return select(backend, logits.device.type).top_rows(logits, k)

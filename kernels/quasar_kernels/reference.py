@@ -270,3 +270,17 @@ def _attend_chain(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: list[int
         top = new_top
     out = values / total
     return out.reshape(groups, ROWS, heads // groups, size).transpose(0, 1).reshape(ROWS, -1)[:rows]
+
+
+def top_rows(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of logits f32 [M, V] per row: the k largest f32 [M, k], descending, their ids int64 [M, k], equal ones by lowest
+    id, and log Σ exp f32 [M].
+
+    With them softmax(logits)[id] = exp(value − log Σ exp), without a pass over the vocabulary. A row that holds a NaN
+    has NaN values and sum, and ids 0…k−1.
+    """
+    values, ids = (part[:, :k].contiguous() for part in logits.sort(dim=-1, descending=True, stable=True))
+    broken = logits.isnan().any(dim=-1)
+    values[broken] = torch.nan
+    ids[broken] = torch.arange(k)
+    return values, ids, logits.logsumexp(dim=-1)

@@ -4,6 +4,7 @@ The run has a thread of its own, so that Stop and the rest of the notebook stay 
 view that opens late asks for everything said so far.
 """
 
+import atexit
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,6 +18,11 @@ from quasar_lab.errors import InputError, QuasarError
 from quasar_lab.figures.strip import asset
 from quasar_lab.speculative import Generation
 from quasar_lab.trace import Trace
+
+
+def _end(thread: threading.Thread, generation: Generation) -> None:
+    generation.cancel()
+    thread.join(timeout=10)
 
 
 class TokenStrip(anywidget.AnyWidget):
@@ -49,6 +55,8 @@ class TokenStrip(anywidget.AnyWidget):
         self.running, self.status = True, "reading the prompt …"
         self._thread = threading.Thread(target=self._work, args=(generation, done), daemon=True)
         self._thread.start()
+        # A daemon thread inside a torch op when the interpreter ends aborts the process: end the run first.
+        atexit.register(_end, self._thread, generation)
 
     def stop(self) -> None:
         """Ends the run within one round."""

@@ -285,7 +285,7 @@ def test_what_would_read_foreign_memory_is_an_error():
         cpu.rope_append(
             randn(3, (HEADS + 2 * GROUPS) * SIZE), k, v, CAPACITY - 2, randn(3, SIZE // 2), randn(3, SIZE // 2)
         )
-    with pytest.raises(ValueError, match="accepted: 16"):
+    with pytest.raises(ValueError, match="16"):
         cpu.linear_w8a8(random_int8(2, 15), torch.ones(2), weight, torch.ones(8))
     with pytest.raises(TypeError, match="float64"):
         cpu.rmsnorm(torch.ones(2, 4, dtype=torch.float64), torch.ones(4), 1e-5)

@@ -5,9 +5,9 @@ the fastest that this CPU has *and* that agrees with plain C++ on a few small pr
 `QUASAR_CPU_ISA=scalar|avx2|avx512|neon` forces one. It has its own thread pool, so torch's threads stay out of the
 decode loop.
 
-This file is the thin side of it: tensors in, addresses out. Shapes and dtypes are trusted as in the other backends
-(`quasar_kernels` has the checked functions), except where a wrong one would read foreign memory. A strided tensor is
-copied, never misread.
+This file is the thin side of it: tensors in, addresses out. Whatever size or dtype would make a kernel read or write
+foreign memory is an error here (a few comparisons of integers); the checked functions of `quasar_kernels` name the
+argument too. A strided tensor is copied, never misread.
 
 What is lost: weights must be packed first (`pack_w8a8`, `pack_bf16`); a packed weight is read by this backend alone.
 """
@@ -50,6 +50,11 @@ class Packed:
     shape: tuple[int, int]
     dtype: torch.dtype
 
+    def __post_init__(self) -> None:
+        size = _C.packed_bytes(*self.shape)[self.dtype == torch.bfloat16]
+        if self.data.dtype is not torch.uint8 or self.data.numel() != size or not self.data.is_contiguous():
+            raise ValueError(f"packed data are {self.data.dtype} {list(self.data.shape)}; accepted: {size} dense uint8")
+
     @property
     def nbytes(self) -> int:
         """Bytes that a step reads."""
@@ -81,32 +86,40 @@ def _pack(w: Tensor, dtype: torch.dtype, index: int) -> Packed:
 
 
 def _dense(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    if x.dtype is not dtype:
-        raise TypeError(f"a tensor is {x.dtype}; accepted: {dtype}")
+    if x.dtype is not dtype or not x.is_cpu:
+        raise TypeError(f"a tensor is {x.dtype} on {x.device}; accepted: {dtype} on the CPU")
     return x if x.is_contiguous() else x.contiguous()
 
 
-def _dense_or_none(x: Tensor | None, size: int) -> Tensor | None:
-    if x is None:
-        return None
+def _sized(x: Tensor, size: int) -> Tensor:
     if x.numel() != size:
         raise ValueError(f"a tensor is {list(x.shape)}; accepted: {size} numbers")
     return _dense(x)
+
+
+def _sized_or_none(x: Tensor | None, size: int) -> Tensor | None:
+    return None if x is None else _sized(x, size)
+
+
+def _matrix(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    if x.dim() != 2:
+        raise ValueError(f"a tensor is {list(x.shape)}; accepted: two dimensions")
+    return _dense(x, dtype)
 
 
 def _address(x: Tensor | None) -> int:
     return 0 if x is None else x.data_ptr()
 
 
-def _transform(transform: Transform | None, size: int) -> tuple[tuple[int, int, int, int], object]:
+def _transform(transform: Transform | None, size: int) -> tuple[tuple[int, int, int, int], tuple[Tensor | None, ...]]:
     """Addresses and side of a transform, and what must stay alive while they are used."""
     if transform is None:
-        return (0, 0, 0, 0), None
-    inv_smooth, shift = _dense_or_none(transform.inv_smooth, size), _dense_or_none(transform.shift, size)
+        return (0, 0, 0, 0), ()
+    inv_smooth, shift = _sized_or_none(transform.inv_smooth, size), _sized_or_none(transform.shift, size)
     side = 0 if transform.rotation is None else transform.rotation.shape[0]
     if side and size % side:
         raise ValueError(f"rotation is {side} wide; accepted: a divisor of the {size} channels")
-    rotation = _dense_or_none(transform.rotation, side * side)
+    rotation = _sized_or_none(transform.rotation, side * side)
     return (_address(inv_smooth), _address(shift), _address(rotation), side), (inv_smooth, shift, rotation)
 
 
@@ -116,7 +129,7 @@ def _empty_quantized(rows: int, size: int) -> tuple[Tensor, Tensor]:
 
 def quantize_rows(x: Tensor, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
     """See `reference.quantize_rows`; q and scale are equal to it, except after a rotation (sums in another order)."""
-    x = _dense(x)
+    x = _matrix(x)
     rows, size = x.shape
     addresses, _keep = _transform(transform, size)
     q, scale = _empty_quantized(rows, size)
@@ -126,7 +139,8 @@ def quantize_rows(x: Tensor, transform: Transform | None = None) -> tuple[Tensor
 
 def rmsnorm(x: Tensor, w: Tensor, eps: float) -> Tensor:
     """See `reference.rmsnorm`."""
-    x, w = _dense(x), _dense(w)
+    x = _matrix(x)
+    w = _sized(w, x.shape[1])
     y = torch.empty_like(x)
     _C.rmsnorm(x.data_ptr(), w.data_ptr(), eps, *x.shape, y.data_ptr())
     return y
@@ -134,18 +148,27 @@ def rmsnorm(x: Tensor, w: Tensor, eps: float) -> Tensor:
 
 def rmsnorm_quantize(x: Tensor, w: Tensor, eps: float, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
     """See `reference.rmsnorm_quantize`."""
-    x, w = _dense(x), _dense(w)
+    x = _matrix(x)
     rows, size = x.shape
+    w = _sized(w, size)
     addresses, _keep = _transform(transform, size)
     q, scale = _empty_quantized(rows, size)
     _C.rmsnorm_quantize(x.data_ptr(), w.data_ptr(), eps, *addresses, rows, size, q.data_ptr(), scale.data_ptr())
     return q, scale
 
 
+def _halves(gate_up: Tensor) -> tuple[Tensor, int, int]:
+    """The dense matrix, its rows, and the width of each half."""
+    gate_up = _matrix(gate_up)
+    rows, width = gate_up.shape
+    if width % 2:
+        raise ValueError(f"gate_up is {width} wide; accepted: an even width, gate and then up")
+    return gate_up, rows, width // 2
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """See `reference.silu_mul`."""
-    gate_up = _dense(gate_up)
-    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+    gate_up, rows, size = _halves(gate_up)
     y = torch.empty(rows, size)
     _C.silu_mul(gate_up.data_ptr(), rows, size, y.data_ptr())
     return y
@@ -153,19 +176,22 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 def silu_mul_quantize(gate_up: Tensor, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
     """See `reference.silu_mul_quantize`."""
-    gate_up = _dense(gate_up)
-    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+    gate_up, rows, size = _halves(gate_up)
     addresses, _keep = _transform(transform, size)
     q, scale = _empty_quantized(rows, size)
     _C.silu_mul_quantize(gate_up.data_ptr(), *addresses, rows, size, q.data_ptr(), scale.data_ptr())
     return q, scale
 
 
-def _check_linear(x: Tensor, w: Packed, dtype: torch.dtype) -> None:
+def _check_weight(w: Packed, dtype: torch.dtype) -> None:
     if not isinstance(w, Packed) or w.dtype is not dtype:
         raise TypeError(f"the weight is {getattr(w, 'dtype', type(w))}; accepted: a weight packed from {dtype}")
-    if x.shape[1] != w.shape[1]:
-        raise ValueError(f"the input is {x.shape[1]} wide; accepted: {w.shape[1]}, the inputs of the weight")
+
+
+def _check_linear(x: Tensor, w: Packed, dtype: torch.dtype) -> None:
+    _check_weight(w, dtype)
+    if x.dim() != 2 or x.shape[1] != w.shape[1]:
+        raise ValueError(f"the input is {list(x.shape)}; accepted: [M, {w.shape[1]}], the inputs of the weight")
 
 
 def linear_w8a8(
@@ -175,8 +201,8 @@ def linear_w8a8(
     _check_linear(q, wq, torch.int8)
     outputs, inputs = wq.shape
     rows = q.shape[0]
-    q, scale, wscale = _dense(q, torch.int8), _dense(scale), _dense(wscale)
-    bias, residual = _dense_or_none(bias, outputs), _dense_or_none(residual, rows * outputs)
+    q, scale, wscale = _dense(q, torch.int8), _sized(scale, rows), _sized(wscale, outputs)
+    bias, residual = _sized_or_none(bias, outputs), _sized_or_none(residual, rows * outputs)
     y = torch.empty(rows, outputs)
     _C.linear_w8a8(
         q.data_ptr(),
@@ -198,7 +224,7 @@ def linear_bf16(x: Tensor, w: Packed, bias: Tensor | None = None, residual: Tens
     _check_linear(x, w, torch.bfloat16)
     outputs, inputs = w.shape
     rows = x.shape[0]
-    x, bias, residual = _dense(x), _dense_or_none(bias, outputs), _dense_or_none(residual, rows * outputs)
+    x, bias, residual = _dense(x), _sized_or_none(bias, outputs), _sized_or_none(residual, rows * outputs)
     y = torch.empty(rows, outputs)
     _C.linear_bf16(
         x.data_ptr(), w.data.data_ptr(), _address(bias), _address(residual), rows, outputs, inputs, y.data_ptr()
@@ -209,6 +235,14 @@ def linear_bf16(x: Tensor, w: Packed, bias: Tensor | None = None, residual: Tens
 def _rows_dense(cache: Tensor) -> bool:
     """Whether a cache [G, C, D] can be addressed in place: rows of a group one after the other, groups anywhere."""
     return cache.stride(2) == 1 and cache.stride(1) == cache.shape[2]
+
+
+def _check_caches(k_cache: Tensor, v_cache: Tensor) -> None:
+    for cache in (k_cache, v_cache):
+        if cache.dtype is not torch.float32 or not cache.is_cpu:
+            raise TypeError(f"a cache is {cache.dtype} on {cache.device}; accepted: torch.float32 on the CPU")
+    if k_cache.dim() != 3 or v_cache.shape != k_cache.shape:
+        raise ValueError(f"caches are {list(k_cache.shape)}, {list(v_cache.shape)}; accepted: [G, C, D], both the same")
 
 
 def rope_append(
@@ -224,19 +258,21 @@ def rope_append(
 ) -> Tensor:
     """See `reference.rope_append`. Raises ValueError when the rows do not fit into the cache or the cache is strided
     within a group."""
+    _check_caches(k_cache, v_cache)
     groups, capacity, size = k_cache.shape
-    qkv, cos, sin = _dense(qkv), _dense(cos), _dense(sin)
+    qkv = _matrix(qkv)
     rows = qkv.shape[0]
     heads = qkv.shape[1] // size - 2 * groups
+    if size % 2 or qkv.shape[1] % size or heads < 1:
+        raise ValueError(f"qkv is {qkv.shape[1]} wide; accepted: (H + 2·{groups})·{size} with H ≥ 1 and an even {size}")
     if start < 0 or start + rows > capacity:
         raise ValueError(f"rows {start}…{start + rows - 1} do not fit; accepted: 0…{capacity - 1}")
     if not (_rows_dense(k_cache) and _rows_dense(v_cache)):
         raise ValueError(
             f"cache strides are {k_cache.stride()}, {v_cache.stride()}; accepted: rows of a group one after the other"
         )
-    if cos.numel() != rows * (size // 2) or sin.numel() != cos.numel():
-        raise ValueError(f"cos and sin are {list(cos.shape)}, {list(sin.shape)}; accepted: [{rows}, {size // 2}]")
-    q_norm, k_norm = _dense_or_none(q_norm, size), _dense_or_none(k_norm, size)
+    cos, sin = _sized(cos, rows * (size // 2)), _sized(sin, rows * (size // 2))
+    q_norm, k_norm = _sized_or_none(q_norm, size), _sized_or_none(k_norm, size)
     q = torch.empty(rows, heads, size)
     _C.rope_append(
         qkv.data_ptr(),
@@ -268,6 +304,11 @@ def attend(
     window: int = 0,
 ) -> Tensor:
     """See `reference.attend`. Raises ValueError when a length or parent would lead outside the cache."""
+    _check_caches(k_cache, v_cache)
+    if q.dim() != 3 or q.shape[2] != k_cache.shape[2] or q.shape[1] % k_cache.shape[0]:
+        raise ValueError(
+            f"q is {list(q.shape)} for a cache {list(k_cache.shape)}; accepted: [M, a multiple of G, D] for [G, C, D]"
+        )
     q = _dense(q)
     rows, heads, size = q.shape
     if len(lengths) != rows:
@@ -293,6 +334,17 @@ def attend(
     return out
 
 
+def top_rows(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """See `reference.top_rows`; values and ids are equal to it."""
+    logits = _matrix(logits)
+    rows, size = logits.shape
+    if not 1 <= k <= size:
+        raise ValueError(f"k is {k}; accepted: 1…{size}")
+    values, ids, log_sums = torch.empty(rows, k), torch.empty(rows, k, dtype=torch.int64), torch.empty(rows)
+    _C.top_rows(logits.data_ptr(), rows, size, k, values.data_ptr(), ids.data_ptr(), log_sums.data_ptr())
+    return values, ids, log_sums
+
+
 class Plan:
     """The layers of one decoder, flattened so that a pass is one call: the ops above in the same order, so the same
     bits.
@@ -304,32 +356,46 @@ class Plan:
 
     def __init__(self, layers: Sequence[Any], *, groups: int, size: int, eps: float, window: int = 0):
         self._alive: list[Tensor] = []
+        self._hidden, mixed = layers[0].o_proj.weight.shape
         words: list[int] = []
         for layer in layers:
-            for gain in (layer.attention_norm, layer.q_norm, layer.k_norm, layer.mlp_norm):
-                words.append(self._hold(gain))
-            for linear in (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj):
+            shapes = [
+                (mixed + 2 * groups * size, self._hidden),
+                (self._hidden, mixed),
+                (2 * layer.down_proj.weight.shape[1], self._hidden),
+                (self._hidden, layer.down_proj.weight.shape[1]),
+            ]
+            linears = (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj)
+            if [tuple(linear.weight.shape) for linear in linears] != shapes or mixed % (groups * size) or size % 2:
+                raise ValueError(
+                    f"a layer's weights are {[tuple(linear.weight.shape) for linear in linears]}; "
+                    f"accepted with {groups} groups of even size {size}: {shapes}"
+                )
+            for gain, width in (
+                (layer.attention_norm, self._hidden),
+                (layer.q_norm, size),
+                (layer.k_norm, size),
+                (layer.mlp_norm, self._hidden),
+            ):
+                words.append(self._hold(_sized_or_none(gain, width)))
+            for linear in linears:
                 words += self._linear(linear)
         self._words = torch.tensor(words, dtype=torch.int64)
-        self._hidden, inputs = layers[0].o_proj.weight.shape
-        self._shape = (len(layers), inputs // size, groups, size, eps, window)
+        self._shape = (len(layers), mixed // size, groups, size, eps, window)
 
-    def _hold(self, x: Tensor | None, dtype: torch.dtype = torch.float32) -> int:
-        if x is None:
-            return 0
-        self._alive.append(_dense(x, dtype))
-        return self._alive[-1].data_ptr()
+    def _hold(self, x: Tensor | None) -> int:
+        if x is not None:
+            self._alive.append(x)
+        return _address(x)
 
     def _linear(self, linear: Any) -> list[int]:
-        wscale, transform = getattr(linear, "wscale", None), getattr(linear, "transform", None) or Transform()
-        if linear.weight.dtype is not (torch.bfloat16 if wscale is None else torch.int8):
-            raise TypeError(
-                f"a weight is {linear.weight.dtype}; accepted: torch.int8 with a wscale, torch.bfloat16 without"
-            )
-        parts = [self._hold(part) for part in (transform.inv_smooth, transform.shift, transform.rotation)]
-        side = 0 if transform.rotation is None else transform.rotation.shape[0]
-        weight = self._hold(linear.weight.data, torch.uint8)
-        return [weight, self._hold(wscale), self._hold(linear.bias), *linear.weight.shape, *parts, side]
+        wscale = getattr(linear, "wscale", None)
+        _check_weight(linear.weight, torch.bfloat16 if wscale is None else torch.int8)
+        outputs, inputs = linear.weight.shape
+        addresses, keep = _transform(getattr(linear, "transform", None), inputs)
+        self._alive += [part for part in keep if part is not None]
+        vectors = [self._hold(_sized_or_none(part, outputs)) for part in (wscale, linear.bias)]
+        return [self._hold(linear.weight.data), *vectors, outputs, inputs, *addresses]
 
     def run(
         self,
@@ -349,23 +415,15 @@ class Plan:
         Raises ValueError when a layer does not exist or a row does not fit.
         """
         layers, _, groups, size, _, _ = self._shape
-        rows, capacity = x.shape[0], k_cache.shape[2]
+        rows, capacity = len(lengths), k_cache.shape[2]
         for cache in (k_cache, v_cache):
             if tuple(cache.shape) != (layers, groups, capacity, size) or not cache.is_contiguous():
                 raise ValueError(
                     f"a cache is {list(cache.shape)}; accepted: a dense [{layers}, {groups}, {capacity}, {size}]"
                 )
-        if (
-            x.shape[1] != self._hidden
-            or len(lengths) != rows
-            or cos.numel() != rows * (size // 2)
-            or sin.numel() != cos.numel()
-        ):
-            raise ValueError(
-                f"x is {list(x.shape)}, with {len(lengths)} lengths and cos {list(cos.shape)}; "
-                f"accepted: x [M, {self._hidden}], M lengths, cos and sin [M, {size // 2}]"
-            )
-        y, cos, sin = _dense(x).clone(), _dense(cos), _dense(sin)
+        if tuple(x.shape) != (rows, self._hidden):
+            raise ValueError(f"x is {list(x.shape)}; accepted: [{rows}, {self._hidden}], a row for each length")
+        y, cos, sin = _dense(x).clone(), _sized(cos, rows * (size // 2)), _sized(sin, rows * (size // 2))
         _C.run_step(
             self._words.data_ptr(),
             *self._shape,
@@ -384,10 +442,10 @@ class Plan:
 
 
 def set_threads(count: int) -> None:
-    """How many threads share an op, the caller included; more than there are cores is accepted. Results do not depend
-    on it."""
-    if count < 1:
-        raise ValueError(f"threads is {count}; accepted: 1 or more")
+    """How many threads may share an op, the caller included; results do not depend on it. More than there are cores is
+    accepted, though no more than 64, or the cores where they are more, are ever started."""
+    if not 1 <= count <= 1024:
+        raise ValueError(f"threads is {count}; accepted: 1…1024")
     _C.set_threads(count)
 
 
@@ -414,6 +472,8 @@ def set_isa(wanted: str) -> None:
 
 def stream_read(data: Tensor) -> int:
     """Reads every byte of a contiguous tensor with the pool's threads, the yardstick of a step; returns a checksum."""
+    if not data.is_contiguous() or not data.is_cpu:
+        raise ValueError(f"data has strides {data.stride()} on {data.device}; accepted: contiguous, on the CPU")
     return _C.stream_read(data.data_ptr(), data.numel() * data.element_size())
 
 

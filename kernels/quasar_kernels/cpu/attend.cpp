@@ -1,8 +1,11 @@
 // The attention op: which block is computed by which task. Two cuts of the same work, chosen by the number of rows; since every block is a
 // softmax of its own and blocks merge in position order in both, a row has the same bits either way.
-//   few rows (decoding, verifying): a task is one block of one key/value group for all rows; a second pass merges each row's blocks.
+//   few rows (decoding, verifying): a task is one block of one key/value group for all rows; whoever does the last block of a group merges
+//   that group, so nobody waits a second time.
 //   many rows (prefill): a task is a tile of rows of one group and merges as it walks the cache, so memory does not grow with the cache.
+#include <atomic>
 #include <cstring>
+#include <new>
 
 #include "ops.h"
 #include "pool.h"
@@ -41,29 +44,29 @@ void clear(float* state, long size) {
 void attend_few(const Attend& job, long first, long last) {
   const Kernels& table = kernels();
   const long per = job.heads / job.groups, floats = state_floats(job.size), blocks = ceil_div(last - first, kBlock);
-  const long slab = job.rows * per * floats;  // states of one (block, group)
-  float* states = scratch_of<float>(kStates, blocks * job.groups * slab);
-  parallel(blocks * job.groups, [&](long task) {
-    float* work = scratch_of<float>(kAttendWork, attend_work_floats(job.size, per));
-    table.attend_block(job, task % job.groups, 0, job.rows, first + task / job.groups * kBlock, states + task * slab, work);
-  });
-  const auto merge = [&](long row) {
+  const long slab = job.rows * per * floats;  // states of one (group, block)
+  float* states = scratch_of<float>(kStates, job.groups * blocks * slab);
+  std::atomic<long>* done = scratch_of<std::atomic<long>>(kDone, job.groups);
+  for (long group = 0; group < job.groups; ++group) new (done + group) std::atomic<long>(0);
+
+  const auto merge = [&](long group) {
     float* total = scratch_of<float>(kRowWork, floats);
-    for (long head = 0; head < job.heads; ++head) {
+    for (long at = 0; at < job.rows * per; ++at) {
+      const long row = at / per, head = group * per + at % per;
       clear(total, job.size);
       for (long block = 0; block < blocks; ++block) {
         if (!sees(job.views[row], first + block * kBlock)) continue;
-        const float* part = states + (block * job.groups + head / per) * slab + (row * per + head % per) * floats;
-        table.attend_merge(total, part, job.size);
+        table.attend_merge(total, states + (group * blocks + block) * slab + at * floats, job.size);
       }
       table.attend_finish(total, job.size, job.out + (row * job.heads + head) * job.size);
     }
   };
-  if (blocks <= 8) {
-    for (long row = 0; row < job.rows; ++row) merge(row);
-  } else {
-    parallel(job.rows, merge);
-  }
+  parallel(job.groups * blocks, [&](long task) {
+    const long group = task / blocks;
+    float* work = scratch_of<float>(kAttendWork, attend_work_floats(job.size, per));
+    table.attend_block(job, group, 0, job.rows, first + task % blocks * kBlock, states + task * slab, work);
+    if (done[group].fetch_add(1, std::memory_order_acq_rel) == blocks - 1) merge(group);
+  });
 }
 
 void attend_many(const Attend& job) {

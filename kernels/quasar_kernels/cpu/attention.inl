@@ -15,13 +15,18 @@ static inline long earlier(long a, long b) { return a < b ? a : b; }
 
 // Keys of positions low…high−1 → keys[dimension][position − begin]; columns of the same group of eight are copies of the first.
 static void transpose_keys(const Attend& job, long group, const View& view, long begin, long low, long high, float* keys) {
-  const float* cache = job.k_cache + group * job.k_stride;
+  const float *cache = job.k_cache + group * job.k_stride, *v_cache = job.v_cache + group * job.v_stride;
   for (long p0 = (low - begin) / 8 * 8; p0 < high - begin; p0 += 8) {
     const float* rows[8];
     for (int i = 0; i < 8; ++i) {
       const long position = begin + p0 + i;
       const bool seen = position >= low && position < high;
       rows[i] = cache + cache_row(job, view, seen ? position : low) * job.size;
+    }
+    // Sixteen rows ahead, and the values that follow: a cache is read page by page, too briefly for the hardware to foresee it.
+    for (long f = p0 * job.size; f < (p0 + 8) * job.size; f += kLine / 4) {
+      prefetch_far(cache + (begin + 16) * job.size + f);
+      prefetch_far(v_cache + begin * job.size + f);
     }
     long d = 0;
     for (; d + 8 <= job.size; d += 8) transpose8(rows, d, keys + d * kBlock + p0, kBlock);
@@ -93,16 +98,10 @@ static void attend_block(const Attend& job, long group, long row0, long row1, lo
   }
 }
 
-static inline float exp_one(float x) {
-  float lanes[W];
-  store(lanes, exp_f(set1(x)));
-  return lanes[0];
-}
-
 static void attend_merge(float* total, const float* part, long size) {
   const float top = part[0] > total[0] ? part[0] : total[0];
   const float shift = top == -__builtin_inff() ? 0.0f : top;
-  const F keep = set1(exp_one(total[0] - shift)), take = set1(exp_one(part[0] - shift));
+  const F keep = exp_f(set1(total[0] - shift)), take = exp_f(set1(part[0] - shift));
   total[0] = top;
   for (long i = 1; i < size + 2; i += W) {
     const long left = size + 2 - i;

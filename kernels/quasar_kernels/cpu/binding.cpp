@@ -5,6 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <algorithm>
 #include <new>
 #include <vector>
 
@@ -198,8 +199,7 @@ PyObject* py_rope_append(PyObject*, PyObject* const* args, Py_ssize_t count) {
 // Whether every row's length is the prefix plus its depth in the tree, which the gathering of paths relies on.
 bool lengths_fit(const std::vector<long>& lengths, const std::vector<long>& parents) {
   if (parents.size() != lengths.size()) return false;
-  long prefix = lengths[0] - 1;
-  for (long length : lengths) prefix = length - 1 < prefix ? length - 1 : prefix;
+  const long prefix = *std::min_element(lengths.begin(), lengths.end()) - 1;
   for (size_t row = 0; row < lengths.size(); ++row) {
     const long parent = parents[row];
     if (parent < -1 || parent >= static_cast<long>(row)) return false;
@@ -215,8 +215,15 @@ bool lengths_ok(const std::vector<long>& lengths, const std::vector<long>& paren
     PyErr_Format(PyExc_ValueError, "a length is %ld; accepted: 1 to the cache's capacity, %ld", length, capacity);
     return false;
   }
-  if (parents.empty() || lengths_fit(lengths, parents)) return true;
-  PyErr_SetString(PyExc_ValueError, "parents and lengths disagree; accepted: earlier rows or -1, each row one longer than its parent");
+  if (parents.empty()) return true;
+  if (!lengths_fit(lengths, parents)) {
+    PyErr_SetString(PyExc_ValueError, "parents and lengths disagree; accepted: earlier rows or -1, each row one longer than its parent");
+    return false;
+  }
+  // Row m of a tree lies at cache row prefix + m, however short its path is.
+  const long prefix = *std::min_element(lengths.begin(), lengths.end()) - 1, rows = static_cast<long>(lengths.size());
+  if (prefix + rows <= capacity) return true;
+  PyErr_Format(PyExc_ValueError, "a tree of %ld rows does not fit behind %ld; the cache's capacity is %ld", rows, prefix, capacity);
   return false;
 }
 
@@ -276,6 +283,17 @@ PyObject* py_run_step(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return without_gil([&] { run_step(step, order.data(), static_cast<long>(order.size()), x); });
 }
 
+PyObject* py_top_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  Arguments a(args, count);
+  const auto* x = a.address<const float>();
+  const long rows = a.integer(), n = a.integer(), k = a.integer();
+  auto* values = a.address<float>();
+  auto* ids = a.address<int64_t>();
+  auto* log_sums = a.address<float>();
+  if (!a.ok()) return nullptr;
+  return without_gil([&] { top_rows(x, rows, n, k, values, ids, log_sums); });
+}
+
 template <class From, class To, void (*convert)(const From*, long, long, To*)>
 PyObject* py_convert(PyObject*, PyObject* const* args, Py_ssize_t count) {  // packing and unpacking
   Arguments a(args, count);
@@ -299,9 +317,9 @@ PyObject* py_stream_read(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const long bytes = a.integer();
   if (!a.ok()) return nullptr;
   uint64_t sum = 0;
-  Py_BEGIN_ALLOW_THREADS
-  sum = stream_read(data, static_cast<size_t>(bytes));
-  Py_END_ALLOW_THREADS
+  PyObject* done = without_gil([&] { sum = stream_read(data, static_cast<size_t>(bytes)); });
+  if (!done) return nullptr;
+  Py_DECREF(done);
   return PyLong_FromUnsignedLongLong(sum);
 }
 
@@ -309,6 +327,7 @@ PyObject* py_set_threads(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Arguments a(args, count);
   const long threads = a.integer();
   if (!a.ok()) return nullptr;
+  if (threads < 1 || threads > kMostThreads) return PyErr_Format(PyExc_ValueError, "threads is %ld; accepted: 1 to %d", threads, kMostThreads);
   return without_gil([&] { set_threads(static_cast<int>(threads)); });
 }
 
@@ -352,6 +371,7 @@ PyMethodDef methods[] = {
     fast("rope_append", py_rope_append),
     fast("attend", py_attend),
     fast("run_step", py_run_step),
+    fast("top_rows", py_top_rows),
     fast("pack_int8", py_convert<int8_t, char, pack_int8>),
     fast("pack_bf16", py_convert<uint16_t, char, pack_bf16>),
     fast("unpack_int8", py_convert<char, int8_t, unpack_int8>),

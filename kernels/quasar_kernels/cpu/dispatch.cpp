@@ -113,6 +113,16 @@ std::vector<float> row_answer(const Kernels& table, Numbers& numbers) {
   return y;
 }
 
+std::vector<float> top_answer(const Kernels& table, Numbers& numbers) {
+  constexpr long kMost = 5;
+  const std::vector<float> x = numbers.reals(kInputs);
+  std::vector<float> y(2 * kMost + 2);
+  int32_t ids[kMost];
+  table.top_part(x.data(), kInputs, 0, kMost, y.data(), ids, &y[2 * kMost]);
+  for (long i = 0; i < kMost; ++i) y[kMost + i] = static_cast<float>(ids[i]);
+  return y;
+}
+
 std::vector<float> quantize_answer(const Kernels& table, Numbers& numbers) {
   const std::vector<float> x = numbers.reals(kInputs);
   std::vector<float> work(2 * kInputs), y(kInputs + 1);
@@ -160,6 +170,7 @@ std::string disagreement(const Kernels& table) {
   if (!agrees(table, false, [](const Kernels& t, Numbers& n) { return linear_answer(t, n, false); })) return "linear_bf16";
   if (!agrees(table, false, row_answer)) return "rmsnorm or silu_mul";
   if (!agrees(table, false, attention_answer)) return "attend";
+  if (!agrees(table, false, top_answer)) return "top_rows";
   return "";
 }
 

@@ -94,6 +94,8 @@ struct Kernels {
   void (*attend_block)(const Attend& job, long group, long row0, long row1, long begin, float* state, float* work);
   void (*attend_merge)(float* total, const float* part, long size);  // total ← total and then part
   void (*attend_finish)(const float* total, long size, float* out);
+  // The k largest of x[0…n) with their places counted from id0, fewer when n < k; state: maximum and Σ exp(x − maximum), NaN if one is.
+  void (*top_part)(const float* x, long n, int32_t id0, long k, float* values, int32_t* ids, float* state);
   uint64_t (*stream)(const char* data, size_t bytes);  // reads every byte
 };
 

@@ -1,7 +1,10 @@
 // See ops.h. How a task is cut decides speed only: every row, tile and block is computed the same way wherever the cut falls.
 #include "ops.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <vector>
 
 #include "pool.h"
 #include "scratch.h"
@@ -11,6 +14,7 @@ namespace {
 
 constexpr long kRowGrain = 65536;      // floats of row work that are worth waking another thread
 constexpr long kTasksPerThread = 6;    // small enough pieces that a late or slow thread costs little
+constexpr long kTopPart = 8192;        // numbers of a row whose exponentials are summed as one: fixed, so sums never depend on the cut
 constexpr long kRowsPerTask = 96;      // of a wide pass: activations of that many rows stay in the cache
 
 template <class Function>
@@ -33,11 +37,16 @@ void linear(const Linear& job, Tiles kernel) {
   long grain = ceil_div(tiles, wanted);
   grain = grain < 4 ? (grain + 1) / 2 * 2 : ceil_div(grain, 4) * 4;
   if (grain > 16) grain = 16;
-  const long tile_tasks = ceil_div(tiles, grain);
+  // What does not make a whole task for every thread is shared out in equal, smaller ones: 36 tiles are 8 tasks of 4 and 2 of 2 for two
+  // threads, not 9 of 4, of which one thread would do 5.
+  const long threads = get_threads(), whole = tiles / (grain * threads) * threads, rest = tiles - whole * grain;
+  const long small = ceil_div(ceil_div(rest, threads), 2) * 2;
+  const long tile_tasks = whole + (rest > 0 ? ceil_div(rest, small) : 0);
   parallel(row_tasks * tile_tasks, [&](long task) {
-    const long row = task / tile_tasks * kRowsPerTask, tile = task % tile_tasks * grain;
-    const long row_end = row + kRowsPerTask < job.rows ? row + kRowsPerTask : job.rows;
-    kernel(job, row, row_end, tile, tile + grain < tiles ? tile + grain : tiles);
+    const long row = task / tile_tasks * kRowsPerTask, part = task % tile_tasks;
+    const long tile = part < whole ? part * grain : whole * grain + (part - whole) * small;
+    const long row_end = std::min(row + kRowsPerTask, job.rows);
+    kernel(job, row, row_end, tile, std::min(tile + (part < whole ? grain : small), tiles));
   });
 }
 
@@ -93,6 +102,48 @@ void linear_bf16(const Linear& job) { linear(job, kernels().bf16_tiles); }
 void rope_append(const Rope& job) {
   const Kernels& table = kernels();
   each_row(job.rows, (job.heads + 2 * job.groups) * job.size, [&](long row) { table.rope_row(job, row); });
+}
+
+void top_rows(const float* x, long rows, long n, long k, float* values, int64_t* ids, float* log_sums) {
+  const Kernels& table = kernels();
+  const long parts = ceil_div(n, kTopPart), most = k < kTopPart ? k : kTopPart;
+  float* states = scratch_of<float>(kStates, rows * parts * 2);
+  float* tops = scratch_of<float>(kRowFloats, rows * parts * most);
+  int32_t* places = scratch_of<int32_t>(kPaths, rows * parts * most);
+  const auto size = [=](long part) { return part + 1 < parts ? kTopPart : n - part * kTopPart; };
+  parallel(rows * parts, [&](long task) {
+    const long row = task / parts, part = task % parts;
+    table.top_part(x + row * n + part * kTopPart, size(part), static_cast<int32_t>(part * kTopPart), most, tops + task * most,
+                   places + task * most, states + task * 2);
+  });
+  std::vector<long> next(static_cast<size_t>(parts));
+  for (long row = 0; row < rows; ++row) {
+    const float* state = states + row * parts * 2;
+    float top = state[0], sum = 0.0f;
+    for (long part = 1; part < parts; ++part) top = std::max(top, state[2 * part]);
+    for (long part = 0; part < parts; ++part) {
+      sum += state[2 * part + 1] * (state[2 * part] == top ? 1.0f : std::exp(state[2 * part] - top));
+    }
+    bool nan = false;
+    for (long part = 0; part < parts; ++part) nan |= std::isnan(state[2 * part + 1]);
+    log_sums[row] = nan ? NAN : std::isinf(top) ? top : top + std::log(sum);
+    std::fill(next.begin(), next.end(), 0);
+    for (long i = 0; i < k; ++i) {
+      if (nan) {
+        values[row * k + i] = NAN;
+        ids[row * k + i] = i;
+        continue;
+      }
+      long best = -1;
+      for (long part = 0; part < parts; ++part) {
+        if (next[part] == std::min(most, size(part))) continue;
+        if (best < 0 || tops[(row * parts + part) * most + next[part]] > tops[(row * parts + best) * most + next[best]]) best = part;
+      }
+      const long at = (row * parts + best) * most + next[best]++;
+      values[row * k + i] = tops[at];
+      ids[row * k + i] = places[at];
+    }
+  }
 }
 
 uint64_t stream_read(const char* data, size_t bytes) {

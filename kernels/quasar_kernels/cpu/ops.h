@@ -15,6 +15,8 @@ void linear_bf16(const Linear& job);
 void rope_append(const Rope& job);
 // lengths[row]: logical positions that a row sees; parents: null for a chain; window: 0 for none.
 void attend(Attend job, const long* lengths, const long* parents, long window);
+// Per row the k largest with their places, the lowest first among equals, and log Σ exp. A row with a NaN: all NaN, places 0 … k−1.
+void top_rows(const float* x, long rows, long n, long k, float* values, int64_t* ids, float* log_sums);
 uint64_t stream_read(const char* data, size_t bytes);
 
 size_t packed_int8_bytes(long n, long k);

@@ -6,11 +6,13 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -48,7 +50,12 @@ int available_cores() {
 class Pool {
  public:
   explicit Pool(int threads) : spin_(std::chrono::microseconds(threads <= available_cores() ? 80 : 2)) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+    const int most = std::min(threads, std::max(64, available_cores()));
+    workers_.reserve(static_cast<size_t>(most));
+    try {
+      for (int i = 1; i < most; ++i) workers_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {  // the system grants no more threads; those that exist suffice
+    }
   }
 
   ~Pool() {

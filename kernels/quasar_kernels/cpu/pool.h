@@ -15,7 +15,9 @@ using Task = void (*)(const void* context, long index);
 // Runs task(context, 0 … count−1) and returns when all are done. A second caller at the same time runs its tasks alone, serially.
 void run_tasks(long count, Task task, const void* context);
 
-// Number of threads that share a region, the caller included. Setting it joins the old workers; new ones start with the next region.
+// Number of threads that share a region, the caller included: 1 to kMostThreads. Setting it joins the old workers; new ones start with the
+// next region, at most 64 or one per core, and fewer where the system refuses more: whoever is there claims the tasks.
+constexpr int kMostThreads = 1024;
 void set_threads(int count);
 int get_threads();
 

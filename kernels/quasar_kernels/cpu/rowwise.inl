@@ -1,4 +1,4 @@
-// One row at a time: normalise, gate, quantize, rotate-and-append.
+// One row at a time: normalise, gate, quantize, rotate-and-append, and the largest numbers of a part of a row.
 //
 // Quantization is exact to the reference: IEEE division and rounding half to even, the maximum taken on the bits of |x|, where infinity and
 // NaN are larger than every number and so cannot hide.
@@ -108,4 +108,71 @@ static void rope_row(const Rope& job, long row) {
   for (long g = 0; g < job.groups; ++g, x += size) {
     __builtin_memcpy(job.v_cache + g * job.v_stride + position, x, sizeof(float) * size);
   }
+}
+
+// Takes (x, id) into the `count` ≤ k largest so far, descending, equal ones in the order of arrival; returns the new count.
+static inline long insert_top(float x, int32_t id, long count, long k, float* values, int32_t* ids) {
+  if (count == k) {
+    if (!(x > values[k - 1])) return count;
+    --count;
+  }
+  long at = count;
+  for (; at > 0 && values[at - 1] < x; --at) {
+    values[at] = values[at - 1];
+    ids[at] = ids[at - 1];
+  }
+  values[at] = x;
+  ids[at] = id;
+  return count + 1;
+}
+
+// The k largest of x[0…n) (all when n < k) with ids from `id0` on, and state = (maximum, Σ exp(x − maximum)). A NaN makes the sum NaN.
+// The first pass leaves the maxima of 16 interleaved parts; the k-th largest of them cannot exceed the k-th largest of all, so the second
+// pass, which exponentiates anyway, looks only at the few numbers that reach it.
+static void top_part(const float* x, long n, int32_t id0, long k, float* values, int32_t* ids, float* state) {
+  constexpr int V = kTile / W;
+  F tops[2 * V];  // two chains of maxima, for the latency of one would set the pace
+  UNROLL for (int v = 0; v < 2 * V; ++v) tops[v] = set1(-__builtin_inff());
+  const long whole = n / (2 * kTile) * (2 * kTile);
+  for (long i = 0; i < whole; i += 2 * kTile) {
+    UNROLL for (int v = 0; v < 2 * V; ++v) tops[v] = max(tops[v], load(x + i + v * W));
+  }
+  UNROLL for (int v = 0; v < V; ++v) tops[v] = max(tops[v], tops[V + v]);
+  float parts[kTile], ordered[kTile];
+  UNROLL for (int v = 0; v < V; ++v) store(parts + v * W, tops[v]);
+  int32_t places[kTile];
+  for (long i = 0, count = 0; i < kTile; ++i) count = insert_top(parts[i], 0, count, kTile, ordered, places);
+  float top = ordered[0];
+  for (long i = whole; i < n; ++i) top = x[i] > top ? x[i] : top;
+
+  float enough = k <= kTile && whole > 0 ? ordered[k - 1] : -__builtin_inff();
+  const F shift = set1(top == -__builtin_inff() ? 0.0f : top);
+  float total = 0.0f;
+  bool nan = false;
+  long count = 0;
+  for (long i = 0; i < n;) {
+    F sum = set1(0.0f);  // of 256 numbers, for a longer chain would round more
+    for (const long end = i + 256 < n ? i + 256 : n; i < end; i += W) {
+      const long left = n - i;
+      const F v = load_up_to(x + i, left);
+      unsigned reached = not_less(v, set1(enough));
+      F e = exp_beside_one(sub(v, shift));
+      if (left < W) {
+        reached &= (1u << left) - 1;
+        float lanes[W];
+        store(lanes, e);
+        e = load_n(lanes, static_cast<int>(left));
+      }
+      sum = add(sum, e);
+      for (; reached; reached &= reached - 1) {
+        const long at = i + __builtin_ctz(reached);
+        nan |= x[at] != x[at];
+        count = insert_top(x[at], id0 + static_cast<int32_t>(at), count, k, values, ids);
+      }
+      if (count == k && values[k - 1] > enough) enough = values[k - 1];
+    }
+    total += reduce_add(sum);
+  }
+  state[0] = top;
+  state[1] = nan ? __builtin_nanf("") : total;
 }

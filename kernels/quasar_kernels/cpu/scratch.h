@@ -12,6 +12,7 @@ enum Slot {
   kRowFloats,
   kActivations,
   kStates,
+  kDone,
   kAttendWork,
   kViews,
   kPaths,

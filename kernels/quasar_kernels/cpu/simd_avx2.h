@@ -28,6 +28,7 @@ static inline F max(F a, F b) { return _mm256_max_ps(a, b); }
 static inline F min(F a, F b) { return _mm256_min_ps(a, b); }
 static inline F where_less(F a, F b, F yes, F no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
 static inline F where_nan(F a, F yes, F no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, a, _CMP_UNORD_Q)); }
+static inline unsigned not_less(F a, F b) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLT_UQ))); }
 static inline float reduce_add(F x) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -84,3 +85,4 @@ static inline int32_t reduce_xor(I x) {
   return _mm_cvtsi128_si32(_mm_xor_si128(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+static inline void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }

@@ -24,6 +24,7 @@ static inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 static inline F min(F a, F b) { return _mm512_min_ps(a, b); }
 static inline F where_less(F a, F b, F yes, F no) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes); }
 static inline F where_nan(F a, F yes, F no) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), no, yes); }
+static inline unsigned not_less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
 static inline float reduce_add(F x) { return _mm512_reduce_add_ps(x); }
 static inline float reduce_max(F x) { return _mm512_reduce_max_ps(x); }
 
@@ -61,3 +62,4 @@ static inline int32_t reduce_xor(I x) {
   return s;
 }
 static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+static inline void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }

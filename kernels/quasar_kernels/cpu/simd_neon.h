@@ -30,6 +30,10 @@ static inline F where_less(F a, F b, F yes, F no) { return vbslq_f32(vcltq_f32(a
 static inline F where_nan(F a, F yes, F no) { return vbslq_f32(vceqq_f32(a, a), no, yes); }
 static inline F max(F a, F b) { return where_less(b, a, a, b); }  // like x86: the second where they do not compare
 static inline F min(F a, F b) { return where_less(a, b, a, b); }
+static inline unsigned not_less(F a, F b) {
+  const uint32_t bits[4] = {1, 2, 4, 8};
+  return vaddvq_u32(vbicq_u32(vld1q_u32(bits), vcltq_f32(a, b)));
+}
 static inline float reduce_add(F x) { return vaddvq_f32(x); }
 static inline float reduce_max(F x) { return vmaxvq_f32(x); }
 
@@ -68,6 +72,7 @@ static inline int32_t reduce_xor(I x) {
   return lanes[0] ^ lanes[1] ^ lanes[2] ^ lanes[3];
 }
 static inline void prefetch(const void* p) { __builtin_prefetch(p); }
+static inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 static inline void transpose8(const float* const* rows, long dimension, float* out, long stride) {
   for (int d = 0; d < 8; ++d) {

@@ -25,6 +25,7 @@ static inline F max(F a, F b) { return a > b ? a : b; }
 static inline F min(F a, F b) { return a < b ? a : b; }
 static inline F where_less(F a, F b, F yes, F no) { return a < b ? yes : no; }
 static inline F where_nan(F a, F yes, F no) { return a != a ? yes : no; }
+static inline unsigned not_less(F a, F b) { return !(a < b); }  // a bit per lane, set where a or b is NaN
 static inline float reduce_add(F x) { return x; }
 static inline float reduce_max(F x) { return x; }
 
@@ -78,6 +79,7 @@ static inline F bf16_odd(I pair) {
 static inline I xor_i(I a, I b) { return a ^ b; }
 static inline int32_t reduce_xor(I x) { return x; }
 static inline void prefetch(const void*) {}
+static inline void prefetch_far(const void*) {}  // into the second-level cache
 
 // Eight dimensions of eight rows → out[dimension · kBlock + row].
 static inline void transpose8(const float* const* rows, long dimension, float* out, long stride) {

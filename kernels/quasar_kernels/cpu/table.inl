@@ -7,5 +7,5 @@
 
 static constexpr Kernels table(const char* name) {
   return {name,        quantize_row, rmsnorm_row,  silu_mul_row, int8_prepare,  tiles<Int8>,
-          tiles<Bf16>, rope_row,     attend_block, attend_merge, attend_finish, stream};
+          tiles<Bf16>, rope_row,     attend_block, attend_merge, attend_finish, top_part,     stream};
 }
