@@ -34,6 +34,6 @@ RESULTS := kernels/benchmarks/results
 bench: install
 	mkdir -p $(RESULTS)
 	$(BIN)/quasar-lab bench step --samples 40 --json > $(RESULTS)/.step && mv $(RESULTS)/.step $(RESULTS)/step-cpu.json
-	for t in 0 0.6 1; do $(BIN)/quasar-lab bench decode --temperature $$t --json > $(RESULTS)/.decode \
+	for t in 0 0.6 1; do $(BIN)/quasar-lab bench decode --limit 6 --temperature $$t --json > $(RESULTS)/.decode \
 		&& mv $(RESULTS)/.decode $(RESULTS)/decode-cpu-t$$t.json || exit 1; done
 	$(BIN)/python kernels/benchmarks/publish.py

@@ -11,6 +11,7 @@ reason why they agree. "Lossless" here means: with respect to the verifier whose
 """
 
 from dataclasses import dataclass
+from math import exp
 
 import torch
 from quasar_kernels import top_rows
@@ -113,43 +114,47 @@ class Verdict:
 class Rows:
     """What a verify pass says, row by row: row i follows i drafts.
 
-    logits f32 [M, V]; best_ids int64 and best_logits f32 [M, k] of the k likeliest, descending; logsumexp f32 [M];
-    probs f32 [M, V] is `target(logits)`, None at temperature 0, where nothing is drawn and no pass over the vocabulary
-    is needed.
+    logits f32 [M, V]; best_ids and best_logits [M][k] of the k likeliest, descending; logsumexp [M]; probs f32 [M, V]
+    is `target(logits)`, None at temperature 0, where nothing is drawn and no pass over the vocabulary is needed.
+
+    Plain lists, since a round follows a pass that has swept the caches: every tensor operation here then costs tens of
+    microseconds, and a handful of them would be a tenth of the step.
     """
 
     logits: Tensor
-    best_ids: Tensor
-    best_logits: Tensor
-    logsumexp: Tensor
+    best_ids: list[list[int]]
+    best_logits: list[list[float]]
+    logsumexp: list[float]
     probs: Tensor | None
 
-    def probability(self, rows: Tensor, tokens: Tensor) -> Tensor:
-        """Target probability of `tokens` int64 [n] in `rows` int64 [n]: f32 [n] (at temperature 0 the plain
-        softmax)."""
+    def probability(self, row: int, token: int) -> float:
+        """Target probability of a token (at temperature 0 by the plain softmax)."""
         if self.probs is not None:
-            return self.probs[rows, tokens]
-        return torch.exp(self.logits[rows, tokens] - self.logsumexp[rows])
+            return float(self.probs[row, token])
+        known = self.best_ids[row]
+        logit = self.best_logits[row][known.index(token)] if token in known else float(self.logits[row, token])
+        return exp(logit - self.logsumexp[row])
 
 
 def read_rows(logits: Tensor, sampling: Sampling, best: int) -> Rows:
     """Rows of logits f32 [M, V] with the `best` likeliest of each (equal ones by lowest id)."""
     values, ids, logsumexp = top_rows(logits, min(best, logits.shape[-1]))
-    return Rows(logits, ids, values, logsumexp, None if sampling.greedy else target(logits, sampling))
+    probs = None if sampling.greedy else target(logits, sampling)
+    return Rows(logits, ids.tolist(), values.tolist(), logsumexp.tolist(), probs)
 
 
 def verify(rows: Rows, draft: Draft, sampling: Sampling, generator: Generator) -> Verdict:
     """Judges a chain of drafts on the len(draft) + 1 rows of its pass."""
     count = len(draft.ids)
-    places = torch.arange(count)
-    tokens = torch.tensor(draft.ids, dtype=torch.int64)
-    p = rows.probability(places, tokens).tolist()
-    q = [1.0] * count if draft.probs is None else draft.probs[places, tokens].tolist()
+    p = [rows.probability(place, token) for place, token in enumerate(draft.ids)]
+    q = [1.0] * count
+    if draft.probs is not None:
+        q = [float(draft.probs[place, token]) for place, token in enumerate(draft.ids)]
     u: list[float | None] = [None] * count
     accepted = 0
     probs = rows.probs
     if probs is None:
-        choices = rows.best_ids[:, 0].tolist()
+        choices = [ids[0] for ids in rows.best_ids]
         while accepted < count and choices[accepted] == draft.ids[accepted]:
             accepted += 1
         next_id = choices[accepted]

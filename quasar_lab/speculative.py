@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
+from math import isfinite
 from typing import Any, Protocol
 
 import torch
@@ -287,21 +288,18 @@ class Generation:
         """Verdict on a draft, and what the trace tells of each row: the likeliest tokens and the margin."""
         with single_torch_thread():
             rows = read_rows(logits, self.sampling, TOP)
-            if not bool(torch.isfinite(rows.best_logits).all()):
+            if not all(isfinite(values[0]) for values in rows.best_logits):
                 raise CheckpointError(f"{self.verifier.name} gives NaN or infinite logits; its weights are unusable")
             verdict = verify(rows, draft, self.sampling, generator)
             return verdict, *self._likeliest(rows)
 
     def _likeliest(self, rows: Rows) -> tuple[list[list[list[Any]]], list[float]]:
         """Per row the five likeliest [id, piece, p], and the margin between the first two logits."""
-        best, values = rows.best_ids, rows.best_logits
-        places = torch.arange(best.shape[0])[:, None].expand_as(best)
-        shares = rows.probability(places, best).tolist()
         top = [
-            [[token, self._piece(token), share] for token, share in zip(ids, row, strict=True)]
-            for ids, row in zip(best.tolist(), shares, strict=True)
+            [[token, self._piece(token), rows.probability(row, token)] for token in ids]
+            for row, ids in enumerate(rows.best_ids)
         ]
-        return top, (values[:, 0] - values[:, min(1, values.shape[1] - 1)]).tolist()
+        return top, [values[0] - values[min(1, len(values) - 1)] for values in rows.best_logits]
 
     def _header(self) -> dict[str, Any]:
         tokenizer = self.verifier.tokenizer
