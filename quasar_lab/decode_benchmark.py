@@ -309,6 +309,8 @@ def summarise(
             mean = _row(arm, "mean", everything, [], curves, baseline)
             mean.update(speedup=float(np.mean(points)), speedup_low=low, speedup_high=high)
             members = [row for row in rows if (row["verifier"], row["drafter"]) == arm and row["speedup"] is not None]
+            same = [row["identical_to_plain"] for row in members]
+            mean["identical_to_plain"] = None if None in same else sum(same)
             for key in ("predicted_speedup", "step_factor", "acceptance_factor", "other_factor"):
                 values = [row[key] for row in members if row[key] is not None]
                 mean[key] = float(np.mean(values)) if values else None

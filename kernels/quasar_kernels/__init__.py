@@ -60,7 +60,8 @@ def _load(name: str) -> tuple[ModuleType | None, str | None]:
     try:
         module = importlib.import_module(f"quasar_kernels.{name}")
     except ImportError as error:
-        return None, f"not built ({error})"
+        missing = isinstance(error, ModuleNotFoundError) and error.name == f"quasar_kernels.{name}"
+        return None, "not in this version" if missing else f"not built ({error})"
     return module, module.unavailable()
 
 
