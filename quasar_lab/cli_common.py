@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from quasar_lab.errors import InputError, NotInThisVersion
+from quasar_lab.storage import why_unreadable
 
 T = TypeVar("T")
 
@@ -117,4 +118,4 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
+        raise InputError(f"{path} cannot be read as text: {why_unreadable(error)}") from error

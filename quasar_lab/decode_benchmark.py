@@ -209,6 +209,9 @@ def _run(
         state.unlink(missing_ok=True)
     first = verifiers[0]
     table = summarise(answers, curves, (first.name, "none"))
+    if settings.temperature > 0:
+        for row in table:
+            row["identical_to_plain"] = None  # other draws, other text: only the distribution is the same
     return {
         "runs": table,
         "baseline": {"verifier": first.name, "drafter": "none"},

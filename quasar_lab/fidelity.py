@@ -16,6 +16,7 @@ from torch import Tensor
 from quasar_lab.decoder import Decoder, Taps
 from quasar_lab.errors import InputError
 from quasar_lab.progress import track
+from quasar_lab.storage import why_unreadable
 
 CHUNK = 64
 
@@ -28,7 +29,7 @@ def read_tokens(model: Decoder, path: Path, skip: int = 0, tokens: int | None = 
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
+        raise InputError(f"{path} cannot be read as text: {why_unreadable(error)}") from error
     ids = model.tokenizer.encode(text, special=False)[skip:]
     ids = ids if tokens is None else ids[:tokens]
     if len(ids) < 2:

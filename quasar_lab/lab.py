@@ -1,18 +1,22 @@
-"""JupyterLab on the notebooks: on localhost, with its token, as it comes.
+"""JupyterLab on the notebooks: on localhost, with its token, and without asking the network for news or updates.
 
 In a checkout the notebooks are opened where they are. From an installed package they are copied into
 ``./quasar_notebooks`` first, so that they can be changed and saved; a copy that is already there is kept.
 """
 
 import importlib.util
+import json
 import os
 import shutil
 import sys
 from pathlib import Path
 
+from quasar_lab import storage
 from quasar_lab.errors import InputError
 
 FOLDER = "quasar_notebooks"
+QUIET = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
+"""JupyterLab's page configuration: no question about news over the first notebook, and no look for updates."""
 
 
 def writable_notebooks(source: Path, here: Path) -> Path:
@@ -41,6 +45,15 @@ def command(notebooks: Path, port: int) -> list[str]:
     ]
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """Environment variables that add `QUIET`, written into `folder`, to the person's own Jupyter configuration."""
+    labconfig = folder / "labconfig"
+    labconfig.mkdir(parents=True, exist_ok=True)
+    storage.write_text(labconfig / "page_config.json", json.dumps(QUIET) + "\n")
+    own = os.environ.get("JUPYTER_CONFIG_PATH")
+    return {"JUPYTER_CONFIG_PATH": os.pathsep.join([str(folder), *([own] if own else [])])}
+
+
 def start(notebooks: Path, port: int) -> None:
     """Replaces this process by JupyterLab. Raises InputError when it is not installed or the port is none."""
     if importlib.util.find_spec("jupyterlab") is None:
@@ -49,4 +62,4 @@ def start(notebooks: Path, port: int) -> None:
         raise InputError(f"port is {port}; accepted: 1…65535")
     arguments = command(writable_notebooks(notebooks, Path.cwd()), port)
     sys.stdout.flush()
-    os.execv(arguments[0], arguments)
+    os.execve(arguments[0], arguments, {**os.environ, **environment(storage.cache_folder() / "jupyter")})

@@ -1,19 +1,25 @@
 """Long work says what it does, on stderr: a bar on a terminal, plain lines elsewhere, nothing in between.
 
-stdout stays free for results, so that ``--json`` prints one document and nothing else.
+stdout stays free for results, so that ``--json`` prints one document and nothing else. Only in a notebook cell, where
+stderr is shown as if it were an error, the lines go to stdout.
 """
 
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 T = TypeVar("T")
 
 
 def announce(text: str) -> None:
-    """One line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One line of progress."""
+    print(text, file=_stream(), flush=True)
+
+
+def _stream() -> TextIO:
+    """stdout when it is a cell's own (not when a command line has redirected it), else stderr."""
+    return sys.stdout if type(sys.stdout).__module__ == "ipykernel.iostream" else sys.stderr
 
 
 def track(items: Iterable[T], total: int, label: str, every: float = 5.0) -> Iterator[T]:

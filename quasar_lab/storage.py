@@ -48,6 +48,17 @@ def packaged_folder(name: str) -> Path:
     return inside if inside.is_dir() else package.parent / name
 
 
+def why_unreadable(error: Exception) -> str:
+    """Why a text file cannot be read, in words."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def folder_bytes(folder: Path) -> int:
     """Total size in bytes of the files below `folder`."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

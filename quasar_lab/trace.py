@@ -119,7 +119,7 @@ class Trace:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise TraceError(f"{path} cannot be read as a trace: {error}") from error
+            raise TraceError(f"{path} cannot be read as a trace: {storage.why_unreadable(error)}") from error
         lines = numbered_lines(text)
         first, line = next(lines, (0, ""))
         if not first:
@@ -147,6 +147,10 @@ def _record(number: int, line: str, path: str | Path) -> dict[str, Any]:
     where = f"line {number} of {path}"
     try:
         record = parse(line)
+    except json.JSONDecodeError as error:
+        raise TraceError(
+            f"{where} is not a trace record: it is not JSON; accepted: what generate --trace saves"
+        ) from error
     except ValueError as error:
         raise TraceError(f"{where} is not a trace record: {error}") from error
     _check(fields({"kind": TEXT}), record, where)

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import quasar_kernels
+from toys import ToyVerifier
 
-from quasar_lab import cli, speculative
+from quasar_lab import cli, lab, speculative
+from quasar_lab.speculative import generate
 from quasar_lab.trace import Trace
 
 SUMMARY_KEYS = {
@@ -85,6 +88,55 @@ def test_models_tells_the_bytes_of_the_embedded_one(capsys, embedded, w8a8):
     row = json.loads(call(capsys, "models", "--json")[1])[0]
     assert row["step_bytes_bf16"] == pytest.approx(embedded.weight_bytes, rel=0.001)
     assert row["step_bytes_w8a8"] == pytest.approx(w8a8.weight_bytes, rel=0.002)
+    if embedded.ops.name == "cpu":  # which packs a tied head apart from the table
+        assert row["resident_bytes_bf16"] == pytest.approx(embedded.resident_bytes, rel=0.001)
+        assert row["resident_bytes_w8a8"] == pytest.approx(w8a8.resident_bytes, rel=0.002)
+
+
+def test_files_that_cannot_be_read_are_told_in_words(capsys, tmp_path):
+    (tmp_path / "no.txt").write_bytes(b"\xff\xfe\x00")
+    readme = Path(__file__).parents[1] / "README.md"
+    for arguments, said in (
+        (["replay", tmp_path / "missing"], "no such file"),
+        (["replay", tmp_path], "it is a folder"),
+        (["replay", tmp_path / "no.txt"], "it is not UTF-8 text"),
+        (["replay", readme], "it is not JSON; accepted: what generate --trace saves"),
+        (["fidelity", "--text", tmp_path / "missing"], "missing cannot be read as text: no such file"),
+    ):
+        assert said in call(capsys, *arguments)[2]
+
+
+def test_a_backend_of_a_later_version_is_called_so(capsys):
+    assert quasar_kernels.availability()["triton"] == "not in this version"
+
+
+def test_jupyter_is_started_without_news(tmp_path, monkeypatch):
+    from jupyterlab_server.config import get_page_config
+
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/own")
+    found = lab.environment(tmp_path)
+    assert found == {"JUPYTER_CONFIG_PATH": f"{tmp_path}{os.pathsep}/own"}
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", found["JUPYTER_CONFIG_PATH"])
+    assert "@jupyterlab/apputils-extension:announcements" in get_page_config([])["disabledExtensions"]
+
+
+def test_replay_tells_flips_only_where_something_was_decided(capsys):
+    trace = generate(ToyVerifier(), [1, 2, 1, 2], max_new_tokens=12)
+    rounds = [record for record in trace.rounds if record.draft_ids]
+    assert rounds
+    for record in trace.rounds:
+        flip = [place > record.accepted for place in range(len(record.draft_ids))]
+        record.other = {"verifier": "other", "flip": flip}
+    cli._print_rounds(trace)
+    out = capsys.readouterr().out
+    assert "⇄" not in out
+    assert "retracted" not in out
+    assert out.splitlines()[-1] == f"other decides otherwise in 0 of {len(trace.rounds)} rounds"
+    rounds[0].other["flip"][0] = True
+    cli._print_rounds(trace)
+    out = capsys.readouterr().out
+    assert out.count("⇄ other decides otherwise at draft 1\n") == 1
+    assert out.splitlines()[-1] == f"other decides otherwise in 1 of {len(trace.rounds)} rounds"
 
 
 def test_bench_step_json(capsys):
@@ -239,8 +291,6 @@ def test_a_hostile_token_cannot_steer_the_terminal(capsys, tmp_path):
 
         def decode(self, ids):
             return "\x1b[2J"
-
-    from toys import ToyVerifier
 
     verifier = ToyVerifier()
     verifier.tokenizer = Hostile()

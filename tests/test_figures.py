@@ -92,12 +92,13 @@ def test_outliers_shows_the_first_token_apart_and_divides_by_the_factors(tiny):
     factors = smoothquant_factors(x.amax(dim=0), weight.abs().amax(dim=0).float(), 0.5)
     for panel, values in enumerate((x, x / factors)):
         rest, first = figure.data[2 * panel], figure.data[2 * panel + 1]
-        assert "every other token" in rest.name
+        assert "over the other tokens" in rest.name
         assert "first token" in first.name
         torch.testing.assert_close(torch.tensor(rest.y), values[1:].amax(dim=0).clamp(min=1e-4))
         torch.testing.assert_close(torch.tensor(first.y), values[0].clamp(min=1e-4))
     assert figure.layout.yaxis.type == "log"
     assert figure.layout.yaxis.range == figure.layout.yaxis2.range
+    assert 10 ** figure.layout.yaxis.range[0] < min(min(data.y) for data in figure.data)
     texts = [annotation.text for annotation in figure.layout.annotations]
     assert f"median {float(x.amax(dim=0).median()):.3g}" in texts
     assert any(text.startswith(f"max {float(x.max()):.4g} · channel {int(x.amax(dim=0).argmax())}") for text in texts)
@@ -112,6 +113,8 @@ def test_outliers_sorted_and_by_channel_hold_the_same_values(tiny):
     assert [plain.data[0].y[channel] for channel in channels] == list(ordered.data[0].y)
     largest = activations.at(0, "qkv_proj").abs().amax(dim=0)[channels]
     assert bool((largest.diff() <= 0).all())
+    assert ordered.layout.xaxis2.title.text == "channel, same order as left"
+    assert plain.layout.xaxis.title.text == plain.layout.xaxis2.title.text == "input channel"
 
 
 def test_outliers_takes_the_factors_of_a_quantized_model(embedded, w8a8):
@@ -173,6 +176,17 @@ def test_error_by_alpha_measures_both_groups_with_the_same_factors(tiny):
         assert list(curve.y) == pytest.approx(expected)
 
 
+def test_error_by_alpha_writes_the_numbers_of_a_log_axis_in_full(tiny):
+    activations = figures.capture(tiny, IDS)
+    activations.inputs[1, "o_proj"][0, 3] = 1e4
+    figure = figures.error_by_alpha(tiny, 1, "o_proj", alphas=(0.0, 0.5, 1.0), text=activations)
+    assert figure.layout.yaxis.type == "log"
+    assert {"0.2", "0.5", "1", "2", "5", "10", "20", "50", "100"} <= set(figure.layout.yaxis.ticktext)
+    assert [float(text) for text in figure.layout.yaxis.ticktext] == pytest.approx(list(figure.layout.yaxis.tickvals))
+    plain = [data.name.partition(":")[0] for data in figure.data if "no smoothing" in (data.name or "")]
+    assert plain == ["all tokens, no smoothing", "without the first token, no smoothing"]
+
+
 def test_acceptance_counts_empty_rounds_apart(trace):
     figure = figures.acceptance(trace)
     (drafted,), (empty,) = named(figure, "something was drafted"), named(figure, "nothing was drafted")
@@ -186,13 +200,18 @@ def test_acceptance_counts_empty_rounds_apart(trace):
 
 def test_acceptance_without_rounds_or_drafts(tiny):
     trace = generate(tiny, IDS, drafter="none", max_new_tokens=1)
-    assert "no rounds" in figures.acceptance(trace).layout.title.subtitle.text
+    figure = figures.acceptance(trace)
+    assert "no rounds" in figure.layout.title.subtitle.text
+    assert [data.type for data in figure.data] == ["bar", "bar"]  # no survival where nothing was drafted
     assert figures.round_breakdown(trace).data[0].y == ()
 
 
 def test_round_breakdown_stacks_every_part(trace):
     figure = figures.round_breakdown(trace)
-    assert [data.name for data in figure.data] == ["draft", "verify", "sample", "host"]
+    assert [data.name for data in figure.data] == ["draft", "verify", "sample", "host", "tokens emitted"]
+    assert list(figure.data[-1].text) == ["1", "3", "3"]
+    assert list(figure.data[-1].y) == [10.0, 11.0, 12.0]
+    assert "11.0 ms a round, 4.7 ms a token" in figure.layout.title.subtitle.text
     assert list(named(figure, "verify")[0].y) == [8.0, 9.0, 10.0]
     assert figure.layout.barmode == "stack"
 

@@ -1,14 +1,16 @@
 """Reports: what runs, what is refused before anything runs, what a failure leaves behind, and what a page holds."""
 
+import io
 import json
 import re
+import sys
 from html.parser import HTMLParser
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from quasar_lab import reports
+from quasar_lab import progress, reports
 from quasar_lab.errors import InputError
 from quasar_lab.reports import parameters
 from quasar_lab.reports.page import notebook_page, results
@@ -64,12 +66,17 @@ def test_a_failed_notebook_keeps_its_page_and_stops_no_other(built):
         ("bad", "failed", "ValueError: on purpose"),
         ("good", "ok", None),
     ]
+    assert {"created", "machine", "backend", "models", "versions"} <= set(
+        json.loads((out / "results.json").read_text())
+    )
     assert summary[1]["parameters"] == {"interactive": False, "layer": 4}
     assert summary[1]["results"] == [{"name": "twice the layer", "value": 8, "unit": "units"}]
     index = (out / "index.html").read_text()
     assert 'href="good.html"' in index
     assert "twice the layer" in index
     assert "ValueError: on purpose" in index
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC · .* backend · .*torch ", index)
+    assert re.search(r"ran in \d+ s", index)
     assert sorted(path.name for path in out.iterdir()) == [
         "bad.html",
         "good.html",
@@ -189,6 +196,7 @@ def test_results_are_numbers_texts_or_nothing():
     shown = reports.result("share", 0.123456, "of all")
     assert str(shown) == "share: 0.123 of all"
     assert shown._repr_mimebundle_()[MIME] == {"name": "share", "value": 0.123456, "unit": "of all"}
+    assert [reports.result("τ", value).shown for value in (4.5, 1.0, 99.0, 1234.5)] == ["4.50", "1.00", "99.0", "1234"]
     assert str(reports.result("same", True)) == "same: yes"
     assert str(reports.result("none", None)) == "none: none"
     for value in (float("nan"), float("inf"), [1]):
@@ -220,3 +228,25 @@ def test_outputs_of_every_kind_are_shown_and_text_stays_text():
         assert piece in page
     assert "plotly.min.js" not in page  # no figure, no script
     assert results(new_notebook(cells=[cell])) == [{"name": "<n>", "value": 1, "unit": "<u>"}]
+
+
+def test_parameters_are_shown_once_with_what_was_given():
+    defaults, given = new_code_cell("layer = 3"), new_code_cell("# Parameters\nlayer = 4\n")
+    defaults.metadata["tags"], given.metadata["tags"] = ["parameters"], ["injected-parameters"]
+    page = notebook_page(new_notebook(cells=[defaults, given]), "t", "plotly.min.js")
+    text = re.sub(r"<[^>]+>", "", page)
+    assert re.findall(r"<summary>(.*?)</summary>", page) == ["parameters of this run"]
+    assert re.search(r"layer = 3\s+# given for this run\s+layer = 4", text)
+    assert re.findall(r"<summary>(.*?)</summary>", notebook_page(new_notebook(cells=[defaults]), "t", "")) == [
+        "parameters"
+    ]
+
+
+def test_progress_in_a_notebook_is_no_error(capsys, monkeypatch):
+    progress.announce("on stderr")
+    assert capsys.readouterr() == ("", "on stderr\n")
+    cell = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr(sys, "stdout", cell)
+    progress.announce("in the cell")
+    assert cell.getvalue() == "in the cell\n"
+    assert capsys.readouterr().err == ""

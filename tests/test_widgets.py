@@ -1,11 +1,15 @@
 """Panels: live or static by one rule; the live strip says every round once, in order, and stops when told."""
 
+import re
+import threading
+
 import pytest
 
 from quasar_lab import widgets
 from quasar_lab.errors import CheckpointError, InputError
 from quasar_lab.figures import StripHTML
 from quasar_lab.speculative import generate, stream
+from quasar_lab.widgets import explorer
 from quasar_lab.widgets.live import note
 from quasar_lab.widgets.token_strip import TokenStrip
 
@@ -85,7 +89,10 @@ def test_generate_live_static_draws_the_given_trace(tiny):
 
 
 def test_generate_live_panel_runs_and_explains_errors(embedded):
-    panel = widgets.generate_live(embedded, "Say yes.", max_new_tokens=3)
+    panel = widgets.generate_live(
+        embedded, "Say yes.", max_new_tokens=3, trace=generate(embedded, [1], max_new_tokens=2)
+    )
+    assert not panel.figure.outputs  # the notebook shows that of the opening trace itself
     panel.run()
     panel.strip.wait()
     assert len(panel.trace.token_ids) <= 3
@@ -99,15 +106,53 @@ def test_outlier_explorer_redraws_for_what_is_picked(embedded):
     panel = widgets.outlier_explorer(embedded, layer=3, projection="q_proj", text="one two three")
 
     def shown():
-        return [area.outputs[0]["data"]["text/plain"] for area in panel.areas]
+        return [area.outputs[0]["data"]["text/plain"] for area in panel.areas if area.outputs]
 
     assert shown()[0] == "Layer 3, qkv_proj: its input"
+    assert not panel.areas[1].outputs  # the curve comes when it is asked for
     panel.layer.value = 5
+    panel.errors.value = True
     panel.projection.value = "down_proj"
+    assert "computing" in panel.message.value
+    panel.wait()
     assert shown() == ["Layer 5, down_proj: its input", "Layer 5, down_proj: how much to smooth"]
-    panel.text.value = ""
-    panel.read()
-    assert "the prompt is empty" in panel.message.value
+    assert panel.message.value == ""
+
+
+def test_outlier_explorer_says_what_it_reads(embedded):
+    panel = widgets.outlier_explorer(embedded, layer=3, projection="q_proj", text="one two three")
+    before = panel.areas[0].outputs
+    panel.text.value = " "
+    panel.start.click()
+    assert "the text is empty" in panel.message.value
+    assert "still show the text before" in panel.message.value
+    assert panel.areas[0].outputs == before
+    panel.text.value = "four five"
+    panel.start.click()
+    assert "reading" in panel.message.value
+    panel.wait()
+    assert "the figures show this text" in panel.message.value
+    assert panel.areas[0].outputs != before
+
+
+def test_outlier_explorer_draws_only_the_latest_of_waiting_picks(embedded, monkeypatch):
+    panel = widgets.outlier_explorer(embedded, layer=3, projection="q_proj", text="one two three")
+    drawn, genuine, begun, go = [], explorer.outliers, threading.Event(), threading.Event()
+
+    def slow(model, layer, *rest):
+        drawn.append(layer)
+        begun.set()
+        assert go.wait(20)
+        return genuine(model, layer, *rest)
+
+    monkeypatch.setattr(explorer, "outliers", slow)
+    panel.layer.value = 4
+    assert begun.wait(20)
+    panel.layer.value, panel.layer.value = 5, 6
+    go.set()
+    panel.wait()
+    assert drawn == [4, 6]
+    assert panel.areas[0].outputs[0]["data"]["text/plain"] == "Layer 6, qkv_proj: its input"
 
 
 def test_outlier_explorer_static_is_the_figure(embedded):
@@ -129,7 +174,9 @@ def test_pick_model_survives_a_choice_that_cannot_be_loaded(w8a8, tmp_path):
 
 def test_pick_model_table_has_both_verifiers(w8a8):
     table = widgets.pick_model(interactive=False)._repr_html_()
-    assert f"<td>w8a8</td><td>{w8a8.weight_bytes / 1e6:.1f} MB</td>" in table
+    cells = re.findall(r"<td[^>]*padding[^>]*>([^<]*)</td>", table)
+    assert cells[3:] == ["w8a8", f"{w8a8.weight_bytes / 1e6:.1f} MB", f"{w8a8.resident_bytes / 1e6:.1f} MB"]
+    assert "device cpu, backend " in table
 
 
 def test_error_notes_are_escaped():

@@ -54,7 +54,7 @@ def step_section(found: dict[str, Any]) -> str:
 
 
 def decode_section(found: dict[str, Any]) -> str:
-    """The 2×2 over whole answers."""
+    """The 2×2 over whole answers: every category at temperature 0, the means above."""
     base, settings = found["baseline"], found["settings"]
     headings = [
         "verifier",
@@ -72,6 +72,8 @@ def decode_section(found: dict[str, Any]) -> str:
     for row in found["runs"]:
         if row["speedup"] is None or (row["verifier"], row["drafter"]) == (base["verifier"], base["drafter"]):
             continue
+        if settings["temperature"] > 0 and row["category"] != "mean":
+            continue
         line = [row["verifier"], row["drafter"], row["category"]]
         line += [f"{row['mean_acceptance_length']:.2f}", f"{row['tokens_per_second']:.0f}"]
         line.append(f"{row['speedup']:.2f} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})")
@@ -88,7 +90,8 @@ def publish() -> None:
     """Rewrites the section in place."""
     results = {path.name: json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json"))}
     parts = [step_section(found) for name, found in results.items() if name.startswith("step")]
-    parts += [decode_section(found) for name, found in results.items() if name.startswith("decode")]
+    decodes = [found for name, found in results.items() if name.startswith("decode")]
+    parts += [decode_section(found) for found in sorted(decodes, key=lambda found: found["settings"]["temperature"])]
     before, rest = README.read_text(encoding="utf-8").split(BEGIN)
     _, after = rest.split(END)
     README.write_text(before + BEGIN + "\n\n" + "\n\n".join(parts) + "\n\n" + END + after, encoding="utf-8")

@@ -4,6 +4,8 @@ Meanings are the trace's own (`trace.acceptance`): survival counts, among the ro
 those that kept the i-th. Short drafts leave the sample as i grows, so the curve may rise.
 """
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -13,7 +15,8 @@ from quasar_lab.trace import acceptance as measure
 
 
 def acceptance(trace: Trace) -> go.Figure:
-    """Left: rounds by number of accepted drafts, empty drafts apart. Right: survival by draft position."""
+    """Left: rounds by number of accepted drafts, empty drafts apart. Right, where something was drafted: survival by
+    draft position."""
     header, rounds = trace.header, trace.rounds
     gamma = header["gamma"]
     numbers = measure(rounds, gamma)
@@ -21,9 +24,9 @@ def acceptance(trace: Trace) -> go.Figure:
     histogram = list(numbers["acceptance_histogram"])
     histogram[0] -= empty
     places = list(range(gamma + 1))
-    figure = make_subplots(
-        rows=1, cols=2, horizontal_spacing=0.12, subplot_titles=("rounds by accepted drafts", "survival by position")
-    )
+    rate = numbers["draft_acceptance_rate"]
+    titles = ("rounds by drafts kept", "survival by position") if rate is not None else ("rounds by drafts kept",)
+    figure = make_subplots(rows=1, cols=len(titles), horizontal_spacing=0.14, subplot_titles=titles)
     for name, heights, colour in (
         ("something was drafted", histogram, GREEN),
         ("nothing was drafted", [empty] + [0] * gamma, GREY),
@@ -37,28 +40,12 @@ def acceptance(trace: Trace) -> go.Figure:
             row=1,
             col=1,
         )
-    reached = [sum(len(record.draft_ids) >= place for record in rounds) for place in places[1:]]
-    figure.add_scatter(
-        x=places[1:],
-        y=numbers["survival"],
-        mode="lines+markers+text",
-        text=["" if share is None else f"{share:.0%}" for share in numbers["survival"]],
-        textposition="top center",
-        line={"color": BLUE, "width": 2},
-        marker={"size": 8},
-        customdata=reached,
-        hovertemplate="draft position %{x}: %{y:.0%} of %{customdata} rounds<extra></extra>",
-        showlegend=False,
-        row=1,
-        col=2,
-    )
+    if rate is not None:
+        _survival(figure, trace, numbers["survival"])
     figure.update_layout(barmode="stack", bargap=0.3)
     figure.update_xaxes(title_text="accepted drafts in the round", dtick=1, row=1, col=1)
-    figure.update_xaxes(title_text="position in the draft", dtick=1, range=[0.5, gamma + 0.5], row=1, col=2)
     figure.update_yaxes(title_text="rounds", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(title_text="share kept", range=[0, 1.15], tickformat=".0%", dtick=0.25, row=1, col=2)
     emitted = sum(len(record.emitted_ids) for record in rounds)
-    rate = numbers["draft_acceptance_rate"]
     facts = [
         f"τ = {emitted / len(rounds):.2f} tokens per round" if rounds else "no rounds",
         "nothing was drafted" if rate is None else f"{rate:.0%} of drafts accepted",
@@ -68,3 +55,25 @@ def acceptance(trace: Trace) -> go.Figure:
     finish(figure, "How many drafts are kept", " · ".join(facts), header, height=430)
     figure.update_layout(margin={"t": 128}, legend={"y": 1.1})
     return figure
+
+
+def _survival(figure: go.Figure, trace: Trace, survival: Sequence[float | None]) -> None:
+    gamma = trace.header["gamma"]
+    places = list(range(1, gamma + 1))
+    reached = [sum(len(record.draft_ids) >= place for record in trace.rounds) for place in places]
+    figure.add_scatter(
+        x=places,
+        y=survival,
+        mode="lines+markers+text",
+        text=["" if share is None else f"{share:.0%}" for share in survival],
+        textposition="top center",
+        line={"color": BLUE, "width": 2},
+        marker={"size": 8},
+        customdata=reached,
+        hovertemplate="draft position %{x}: %{y:.0%} of %{customdata} rounds<extra></extra>",
+        showlegend=False,
+        row=1,
+        col=2,
+    )
+    figure.update_xaxes(title_text="position in the draft", dtick=1, range=[0.5, gamma + 0.5], row=1, col=2)
+    figure.update_yaxes(title_text="share kept", range=[0, 1.15], tickformat=".0%", dtick=0.25, row=1, col=2)

@@ -25,6 +25,9 @@ from quasar_lab.speculative import Prompt
 
 ORDERS = ("channel", "sorted")
 ALPHAS = tuple(twentieth / 20 for twentieth in range(21))
+TICKS = tuple(digit * 10.0**power for power in range(-3, 5) for digit in (1, 2, 5))
+"""Where a log axis of percentages has its numbers, each written in full."""
+
 FLOOR = 1e-4
 """Smallest |x| drawn: a channel that is zero has no place on a log axis."""
 
@@ -48,7 +51,7 @@ def outliers(
     activations = capture(model, text)
     x = activations.at(layer, projection)
     factors, origin = _factors(model, layer, projection, x, quantized)
-    panels = [("before smoothing: |x|", x), (f"after: |x / s|, {origin}", x / factors)]
+    panels = [("before: |x|", x), ("after: |x / s|", x / factors)]
     place = torch.argsort(x.abs().amax(dim=0), descending=True) if order == "sorted" else torch.arange(x.shape[1])
 
     figure = make_subplots(
@@ -56,14 +59,17 @@ def outliers(
     )
     for column, (_, values) in enumerate(panels, 1):
         _panel(figure, column, values.abs()[:, place], place, activations.pieces)
-    top, bottom = (float(f(torch.cat([v.abs().amax(dim=0) for _, v in panels]))) for f in (torch.max, torch.min))
-    limits = [log10(max(edge, FLOOR)) for edge in (bottom, top)]
+    drawn = [value for data in figure.data for value in data.y]
+    top, bottom = max(drawn), min(drawn)
+    limits = [log10(edge) for edge in (bottom, top)]
     figure.update_yaxes(type="log", range=[limits[0] - 0.1, limits[1] + 0.35], dtick=1, exponentformat="power")
     figure.update_yaxes(title_text="largest |x| of the channel", row=1, col=1)
-    axis = "channel, largest first" if order == "sorted" else "input channel"
-    figure.update_xaxes(title_text=axis)
+    axes = ("channel, largest first", "channel, same order as left") if order == "sorted" else ("input channel",) * 2
+    for column, axis in enumerate(axes, 1):
+        figure.update_xaxes(title_text=axis, row=1, col=column)
     before, after = (_ratio(values.abs().amax(dim=0)) for _, values in panels)
-    subtitle = f"max / median over channels: {before:.0f} before, {after:.0f} after · {len(activations.pieces)} tokens"
+    subtitle = f"max / median over channels: {before:.0f} before, {after:.0f} after ({escape(origin)})"
+    subtitle += f" · {len(activations.pieces)} tokens"
     recipe = {} if quantized is None else {"recipe": f"bf16, factors of {quantized.name}"}
     finish(figure, f"Layer {layer}, {projection}: its input", subtitle, {**activations.identity, **recipe}, height=480)
     figure.update_layout(margin={"t": 128}, legend={"y": 1.09})
@@ -77,7 +83,7 @@ def _panel(figure: go.Figure, column: int, size: Tensor, channels: Tensor, piece
     if size.shape[0] > 1:
         rest = size[1:].max(dim=0)
         tokens = [pieces[1 + place] for place in rest.indices.tolist()]
-        groups.append(("every other token (largest)", rest.values, BLUE, tokens))
+        groups.append(("largest over the other tokens", rest.values, BLUE, tokens))
     groups.append((f"first token “{escape(visible(pieces[0]))}”", first, ORANGE, [pieces[0]] * size.shape[1]))
     for name, values, colour, tokens in groups:
         figure.add_scatter(
@@ -238,14 +244,18 @@ def error_by_alpha(
             y=[plain, plain],
             mode="lines",
             line={"color": colour, "width": width / 2, "dash": "dot"},
-            name=f"no smoothing: {plain:.2f} %",
+            name=f"{name}, no smoothing: {plain:.2f} %",
             hoverinfo="skip",
         )
     figure.update_xaxes(title_text="α: 0 evens out the weights, 1 evens out the activations")
     wide = max(drawn) > 8 * min(drawn)
     figure.update_yaxes(
         title_text="output error, %",
-        **({"type": "log", "dtick": "D2", "exponentformat": "none"} if wide else {"rangemode": "tozero"}),
+        **(
+            {"type": "log", "tickvals": TICKS, "ticktext": [f"{tick:g}" for tick in TICKS]}
+            if wide
+            else {"rangemode": "tozero"}
+        ),
     )
     return finish(
         figure, f"Layer {layer}, {projection}: how much to smooth", " · ".join(best), activations.identity, height=460

@@ -44,7 +44,7 @@ def step_time(result: dict[str, Any]) -> go.Figure:
             customdata=[[row["bytes"] / 1e6, row["fraction_of_floor"], row["samples"]] for row in rows],
             hovertemplate=(
                 f"{escape(name)}, width %{{x}}<br>%{{y:.2f}} ms · %{{customdata[0]:.0f}} MB read"
-                "<br>fraction of floor %{customdata[1]:.2f} · %{customdata[2]} samples<extra></extra>"
+                "<br>%{customdata[1]:.0%} of the stream bandwidth · %{customdata[2]} samples<extra></extra>"
             ),
         )
         figure.add_scatter(
@@ -67,7 +67,7 @@ def step_time(result: dict[str, Any]) -> go.Figure:
 
 
 def round_breakdown(trace: Trace) -> go.Figure:
-    """Milliseconds of every round, stacked: draft, verify, sample, host."""
+    """Milliseconds of every round, stacked: draft, verify, sample, host; above each bar, the tokens it emitted."""
     rounds = trace.rounds
     numbers = [record.index + 1 for record in rounds]
     emitted = [len(record.emitted_ids) for record in rounds]
@@ -81,10 +81,24 @@ def round_breakdown(trace: Trace) -> go.Figure:
             customdata=emitted,
             hovertemplate=f"round %{{x}}: {name} %{{y:.2f}} ms · %{{customdata}} tokens emitted<extra></extra>",
         )
+    heights = [sum(record.ms.values()) for record in rounds]
+    figure.add_scatter(
+        x=numbers,
+        y=heights,
+        mode="text",
+        text=[str(count) for count in emitted],
+        textposition="top center",
+        name="tokens emitted",
+        showlegend=False,
+        hoverinfo="skip",
+        cliponaxis=False,
+    )
     figure.update_layout(barmode="stack", bargap=0.15, legend_traceorder="normal")
     figure.update_xaxes(title_text="round")
-    figure.update_yaxes(title_text="ms", rangemode="tozero")
-    total = sum(sum(record.ms.values()) for record in rounds)
+    figure.update_yaxes(title_text="ms", range=[0, 1.12 * max(heights, default=1.0)])
+    total = sum(heights)
     share = sum(record.ms["verify"] for record in rounds) / total if total else 0.0
-    subtitle = f"{share:.0%} of the time is the verify pass · {sum(emitted)} tokens in {len(rounds)} rounds"
+    subtitle = f"numbers: tokens emitted · {share:.0%} of the time is the verify pass"
+    if rounds:
+        subtitle += f" · {total / len(rounds):.1f} ms a round, {total / sum(emitted):.1f} ms a token"
     return finish(figure, "Where the time of a round goes", subtitle, trace.header, timed=True)

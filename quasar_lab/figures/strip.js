@@ -47,7 +47,7 @@ function quasarStrip(root) {
     root.setAttribute("aria-label", "token strip: arrow keys step through the rounds, space plays");
     root.dataset.lmSuppressShortcuts = "true"; // JupyterLab must not take the arrow keys for itself
     view = {
-      head: make("div", "qs-head"), controls: make("div", "qs-controls"), legend: make("div", "qs-legend"),
+      head: make("div", "qs-head"), answer: make("p", "qs-answer"), controls: make("div", "qs-controls"), legend: make("div", "qs-legend"),
       rounds: make("div", "qs-rounds"), focus: make("div", "qs-focus"), stamp: make("p", "qs-stamp"),
     };
     view.focus.setAttribute("aria-live", "polite");
@@ -98,6 +98,7 @@ function quasarStrip(root) {
     drawHead();
     drawLegend();
     drawStamp();
+    drawAnswer();
     if (rows.length && (current === last || current < 0)) show(rows.length - 1);
     else updateWhere();
   }
@@ -110,24 +111,26 @@ function quasarStrip(root) {
   }
 
   function addRound(record) {
+    const refused = record.states.indexOf("rejected");
     const drafted = record.draft_pieces.map((piece, place) => ({
       piece, state: record.states[place], id: record.draft_ids[place], place, row: place, record, role: "draft",
       beyond: record.states[place] === "accepted" && place >= record.emitted_ids.length,
+      judged: refused < 0 || place <= refused, // behind the first refusal nothing was decided
       flip: Boolean(record.other && record.other.flip && record.other.flip[place]) }));
     const accepted = record.states.filter((state) => state === "accepted").length;
     const own = record.emitted_pieces.slice(accepted).map((piece, place) => ({
       piece, state: record.emitted_states[accepted + place], id: record.emitted_ids[accepted + place],
       row: accepted, record, role: "own" }));
-    addRow({ number: String(record.index + 1), record, tokens: [...drafted, ...own], source: sourceLine(record.source), ms: record.ms });
+    addRow({ number: String(record.index + 1), record, tokens: [...drafted, ...own], source: sourceLine(record.source, record.draft_ids.length), ms: record.ms });
     pieces.push(...record.emitted_pieces);
   }
 
-  function sourceLine(source) {
+  function sourceLine(source, length) { // the copied span as far as it was drafted
     if (!source) return "";
     if (source.type !== "ngram") return `⟵ ${source.type}`;
     const start = source.region === "prompt" ? source.start : source.start - header.prompt_pieces.length;
-    const text = pieces.slice(source.start, source.start + source.length).map(visible).join("");
-    const span = source.length === 1 ? `${start + 1}` : `${start + 1}–${start + source.length}`;
+    const text = pieces.slice(source.start, source.start + length).map(visible).join("");
+    const span = length === 1 ? `${start + 1}` : `${start + 1}–${start + length}`;
     return `⟵ ${source.region} ${span} “${text}”`;
   }
 
@@ -136,7 +139,7 @@ function quasarStrip(root) {
     const tokens = make("span", "qs-tokens");
     row.tokens.forEach((token) => {
       token.node = drawToken(token.piece, token.state, "button");
-      if (token.flip) token.node.classList.add("qs-flip");
+      if (token.flip && token.judged) token.node.classList.add("qs-flip");
       if (token.beyond) token.node.classList.add("qs-beyond");
       states.add(token.state);
       token.node.addEventListener("mouseenter", () => focus(row, token));
@@ -190,7 +193,7 @@ function quasarStrip(root) {
     const emitted = sum(rounds.map((round) => round.emitted_ids.length));
     const drafted = sum(rounds.map((round) => round.draft_ids.length));
     const kept = sum(rounds.map((round) => round.states.filter((state) => state === "accepted").length));
-    const flips = rounds.some((round) => round.other) ? sum(rounds.map((round) => (round.other ? round.other.flip.filter(Boolean).length : 0))) : null;
+    const flips = rounds.some((round) => round.other) ? rows.flatMap((row) => row.tokens).filter((token) => token.flip && token.judged).length : null;
     const drafter = header.drafter === "none" ? "no drafter" : `${header.drafter} γ = ${header.gamma}`;
     const facts = [make("span", "", `${header.model} · ${header.verifier} · ${drafter} · T = ${header.sampling.temperature}`)];
     const fact = (value, words) => { const node = make("span"); node.append(make("b", "", value), ` ${words}`); facts.push(node); };
@@ -201,6 +204,14 @@ function quasarStrip(root) {
     else if (rounds.length) fact((summary && summary.tokens_per_second ? summary.tokens_per_second : emitted / seconds).toFixed(0), "tokens / s");
     if (flips !== null) fact(String(flips), `${flips === 1 ? "decision" : "decisions"} ${rounds.find((round) => round.other).other.verifier} would flip`);
     view.head.replaceChildren(...facts);
+  }
+
+  // The text as far as the rounds are shown; of a finished run its own text, without special tokens.
+  function drawAnswer() {
+    const all = current >= rows.length - 1;
+    const text = all && summary ? summary.text : rows.slice(0, current + 1).map((row) => row.record.emitted_pieces.join("")).join("");
+    view.answer.textContent = text;
+    view.answer.hidden = !text;
   }
 
   function drawLegend() {
@@ -231,6 +242,7 @@ function quasarStrip(root) {
     requestAnimationFrame(() => scrollTo(row.node)); // a widget is drawn before it is on the page
     const told = row.tokens.find((token) => token.state === "rejected") || row.tokens[row.tokens.length - 1];
     if (told) focus(row, told);
+    drawAnswer();
     updateWhere();
   }
 
@@ -286,7 +298,7 @@ function quasarStrip(root) {
     const other = record.other;
     if (other) {
       const panel = topPanel(`${other.verifier} on the same draft`, other.top[token.row], token, "qs-other");
-      if (token.role === "draft") panel.append(make("p", "", token.flip ? "the other verifier decides differently" : "same decision ✓"));
+      if (token.role === "draft" && token.judged) panel.append(make("p", "", token.flip ? "the other verifier decides differently" : "same decision ✓"));
       panels.push(panel);
     }
     view.focus.replaceChildren(...panels);
@@ -295,27 +307,25 @@ function quasarStrip(root) {
   function decisionPanel(token) {
     const panel = make("div");
     const record = token.record;
-    const margin = `margin ${record.margin[token.row].toFixed(2)}`;
+    const margin = `margin ${record.margin[token.row].toFixed(2)} (top-1 − top-2 logit)`;
     const name = `“${visible(token.piece)}”`;
     if (token.role !== "draft") {
       const why = { corrected: "the verifier's own token where the draft was refused", bonus: "every draft was accepted: one token more from the same pass",
         plain: token.role === "prefill" ? "the first token, from reading the prompt" : "nothing was drafted: plain decoding" }[token.state];
-      panel.append(make("h4", "", `${name}, ${token.state}`), make("p", "", why), make("p", "", `${margin} (top-1 − top-2 logit)`));
+      panel.append(make("h4", "", `${name}, ${token.state}`), make("p", "", why), make("p", "", margin));
       return panel;
     }
     const { place } = token;
     const [p, q, u] = [record.p[place], record.q[place], record.u[place]];
     panel.append(make("h4", "", `draft ${name}, position ${place + 1}`));
-    const refused = record.states.indexOf("rejected");
-    const lines = [`target p = ${share(p)} · draft q = ${share(q)}${q === 1 ? " (copied, not drawn)" : ""}`,
-      `min(1, p/q) = ${share(q > 0 ? Math.min(1, p / q) : 1)}`];
-    if (refused >= 0 && place > refused) {
-      lines.push(`not judged: position ${refused + 1} was refused`);
+    const lines = [`target p = ${share(p)} · draft q = ${share(q)}${q === 1 ? " (copied, not drawn)" : ""}`];
+    if (!token.judged) {
+      lines.push(`not judged: position ${record.states.indexOf("rejected") + 1} was refused`);
     } else if (u === null) {
       const best = record.top[token.row][0];
-      lines.push(`greedy: the arg-max is “${visible(best[1])}”`, `${margin} → ${token.state}`);
+      lines.push(`greedy, kept when it is the arg-max: that is “${visible(best[1])}” → ${token.state}`, margin);
     } else {
-      lines.push(`draw u = ${u.toFixed(3)} · ${margin} → ${token.state}`);
+      lines.push(`kept when u < min(1, p/q) = ${share(q > 0 ? Math.min(1, p / q) : 1)}`, `draw u = ${u.toFixed(3)} → ${token.state}`, margin);
     }
     if (token.beyond) lines.push("behind the end of the text: not emitted");
     lines.forEach((line) => panel.append(make("p", "", line)));

@@ -46,6 +46,7 @@ def finish(
         hoverlabel={"font": {"family": FONT, "size": 13}},
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "font": {"size": 12}},
     )
+    figure.for_each_annotation(lambda title: title.update(font={"size": 13}), selector=_is_panel_title)
     figure.update_xaxes(showgrid=False, zeroline=False, showline=True, linecolor=GREY, ticks="outside", ticklen=4)
     figure.update_yaxes(gridcolor=LINE, zeroline=False, ticks="", automargin=True)
     figure.add_annotation(
@@ -62,6 +63,11 @@ def finish(
         name="stamp",
     )
     return figure
+
+
+def _is_panel_title(annotation: Any) -> bool:
+    """make_subplots' titles: small, so that two fit side by side on a narrow page."""
+    return annotation.xref == annotation.yref == "paper" and annotation.yanchor == "bottom"
 
 
 def stamp(identity: Mapping[str, Any], *, timed: bool = False) -> str:

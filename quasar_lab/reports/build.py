@@ -13,16 +13,22 @@ from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
+from quasar_kernels import select
 
-from quasar_lab import __version__, storage
+from quasar_lab import storage
+from quasar_lab.benchmark import cpu_name
 from quasar_lab.errors import InputError, StorageError
 from quasar_lab.progress import announce
 from quasar_lab.reports import page, parameters
+from quasar_lab.speculative import versions
 
 KERNEL = "python3"
 SCRIPT = "plotly.min.js"
 STAGING = {"PLOTLY_RENDERER": "plotly_mimetype", "QUASAR_HEADLESS": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 """Environment of the kernels: figures as their JSON, and static figures instead of widgets."""
+
+QUIET = ["--IPKernelApp.log_level=ERROR"]
+"""Arguments of the kernels: on this machine alone, their warning that its sockets are not encrypted is no news."""
 
 
 @dataclass
@@ -33,6 +39,7 @@ class Run:
     title: str
     notebook: NotebookNode
     parameters: dict[str, Any]
+    model: str | None = None
     seconds: float = 0.0
     error: str | None = None
     results: list[dict[str, Any]] = field(default_factory=list)
@@ -89,8 +96,9 @@ def build(notebooks: Sequence[str | Path], out: Path, parameters: Mapping[str, A
         run.results = page.results(run.notebook)
         storage.write_text(out / run.file, page.notebook_page(run.notebook, run.title, SCRIPT, run.error))
         announce(f"[{place}/{len(runs)}] {run.name}: {run.error or 'done'}, {run.seconds:.0f} s")
-    storage.write_text(out / "results.json", json.dumps(_summary(runs), indent=1, ensure_ascii=False) + "\n")
-    storage.write_text(out / "index.html", page.index_page(runs))
+    about = _about(runs)
+    storage.write_text(out / "results.json", json.dumps(_summary(runs, about), indent=1, ensure_ascii=False) + "\n")
+    storage.write_text(out / "index.html", page.index_page(runs, about))
     return all(run.error is None for run in runs)
 
 
@@ -107,7 +115,9 @@ def _plan(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Run]:
     runs = []
     for name, notebook in sources.items():
         headless = {"interactive": False} if "interactive" in own[name] else {}
-        runs.append(Run(name, page.title_of(notebook, name), notebook, {**headless, **chosen[name]}))
+        values = {**headless, **chosen[name]}
+        model = {**own[name], **values}.get("model_id")
+        runs.append(Run(name, page.title_of(notebook, name), notebook, values, model))
     return runs
 
 
@@ -128,6 +138,7 @@ def execute(notebook: NotebookNode, values: Mapping[str, Any], timeout: int) -> 
                 str(done),
                 parameters=dict(values),
                 kernel_name=KERNEL,
+                extra_arguments=QUIET,
                 # papermill's own limit is per cell; nbclient asks this before each one.
                 timeout_func=lambda cell: max(1.0, deadline - time.monotonic()),
                 progress_bar=False,
@@ -162,10 +173,20 @@ def _write_script(path: Path) -> None:
     storage.write_text(path, get_plotlyjs())
 
 
-def _summary(runs: Sequence[Run]) -> dict[str, Any]:
+def _about(runs: Sequence[Run]) -> dict[str, Any]:
+    """When and where: what numbers of a report need to be compared with those of another."""
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "quasar_lab": __version__,
+        "machine": cpu_name(),
+        "backend": select("auto", "cpu").name,
+        "models": list(dict.fromkeys(run.model for run in runs if run.model)),
+        "versions": versions(),
+    }
+
+
+def _summary(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **about,
         "notebooks": [
             {
                 "name": run.name,

@@ -6,7 +6,7 @@ the page. Outputs are shown in the richest form that needs nothing from outside.
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -69,9 +69,15 @@ def notebook_page(notebook: NotebookNode, title: str, script: str, error: str | 
             f'<p class="failed"><strong>This notebook stopped.</strong> {html.escape(error)}<br>'
             "What ran before is shown below.</p>"
         )
+    tagged = {tag: cell for cell in notebook.cells for tag in cell.metadata.get("tags", [])}
+    # papermill puts what was given into a cell behind the defaults: here both are one.
+    defaults = tagged.get("parameters") if "injected-parameters" in tagged else None
     for cell in notebook.cells:
-        if SKIPPED_TAGS & set(cell.metadata.get("tags", [])):
+        if SKIPPED_TAGS & set(cell.metadata.get("tags", [])) or cell is defaults:
             continue
+        if defaults is not None and "injected-parameters" in cell.metadata.get("tags", []):
+            given = cell.source.removeprefix("# Parameters\n")
+            cell = NotebookNode({**cell, "source": f"{defaults.source}\n\n# given for this run\n{given}"})
         if cell.cell_type == "markdown":
             body.append(f'<section class="prose">{_prose(cell.source)}</section>')
         elif cell.cell_type == "code" and cell.source.strip():
@@ -84,17 +90,21 @@ def notebook_page(notebook: NotebookNode, title: str, script: str, error: str | 
     return _document(title, f'<nav><a href="index.html">← all notebooks</a></nav>\n{content}\n{scripts}')
 
 
-def index_page(runs: "Sequence[Run]") -> str:
-    """Links to the pages, with their key numbers."""
+def index_page(runs: "Sequence[Run]", about: Mapping[str, Any]) -> str:
+    """Links to the pages, with their key numbers. about: when and where they were measured."""
     cards = []
     for run in runs:
         numbers = "".join(f"<li>{_number(Result(**item))}</li>" for item in run.results)
         state = "" if run.error is None else f'<p class="failed">stopped: {html.escape(run.error)}</p>'
         cards.append(
             f'<section class="card"><h2><a href="{html.escape(run.file)}">{html.escape(run.title)}</a></h2>{state}'
-            f'<ul class="numbers">{numbers}</ul><p class="small">{run.seconds:.0f} s</p></section>'
+            f'<ul class="numbers">{numbers}</ul><p class="small">ran in {run.seconds:.0f} s</p></section>'
         )
     introduction = "<h1>Report</h1><p>Each page is a notebook of the lab, run from top to bottom without a person.</p>"
+    made = [about["created"].replace("T", " ").replace("+00:00", " UTC"), about["machine"]]
+    made += [f"{about['backend']} backend", *(f"model {name}" for name in about["models"])]
+    made += [f"{name} {version}" for name, version in about["versions"].items()]
+    introduction += f'<p class="small">{html.escape(" · ".join(made))}</p>'
     links = '<p class="small">The same numbers for programs: <a href="results.json">results.json</a></p>'
     return _document("quasar_lab report", f"{introduction}\n{''.join(cards)}\n{links}")
 

@@ -21,11 +21,11 @@ class Result:
 
     @property
     def shown(self) -> str:
-        """The value as people read it."""
+        """The value as people read it; three figures of a fraction, also where the last ones are zero."""
         if isinstance(self.value, bool):
             return "yes" if self.value else "no"
         if isinstance(self.value, float):
-            return f"{self.value:.3g}"
+            return f"{self.value:.0f}" if abs(self.value) >= 100 else f"{self.value:#.3g}".rstrip(".")
         return "none" if self.value is None else str(self.value)
 
     def __str__(self) -> str:

@@ -1,27 +1,40 @@
-"""Any layer, any projection, your own text: `figures.outliers` and `figures.error_by_alpha` with pickers."""
+"""Any layer, any projection, your own text: `figures.outliers` and `figures.error_by_alpha` with pickers.
+
+A pick is computed in a thread of its own, so that the panel can say at once that it is at work, and so that a pick
+which a newer one has replaced is never shown.
+"""
+
+import atexit
+import threading
 
 import ipywidgets as w
 import plotly.graph_objects as go
 
 from quasar_lab.checkpoints import PARTS, projection_of
 from quasar_lab.decoder import Decoder
-from quasar_lab.errors import QuasarError
+from quasar_lab.errors import InputError, QuasarError
 from quasar_lab.figures import Activations, capture, error_by_alpha, outliers
 from quasar_lab.figures.activations import DEFAULT_TEXT
 from quasar_lab.figures.outliers import ORDERS
 from quasar_lab.speculative import Prompt
-from quasar_lab.widgets.live import STYLE, WIDE, note
+from quasar_lab.widgets.live import FULL, STYLE, WIDE, note
 from quasar_lab.widgets.mode import enabled, put
+
+SHOWN = "the figures below still show the text before"
 
 
 class OutlierExplorer(w.VBox):
-    """Pickers above two figures. The model runs once per text; moving between layers costs nothing more."""
+    """Pickers above the outliers and, when asked for, the error by α. The model runs once per text; moving between
+    layers costs nothing more."""
 
     def __init__(
         self, model: Decoder, quantized: Decoder | None, layer: int, projection: str, text: Prompt | Activations
     ):
         self._model, self._quantized = model, quantized
         self._activations = capture(model, text)
+        self._lock = threading.Lock()
+        self._wanted: tuple[int, str, str, bool, str | None] | None = None
+        self._thread: threading.Thread | None = None
         self.layer = w.IntSlider(
             layer, 0, model.config.layers - 1, description="layer", continuous_update=False, layout=WIDE, style=STYLE
         )
@@ -29,37 +42,75 @@ class OutlierExplorer(w.VBox):
             options=list(PARTS), value=projection_of(projection), description="projection", layout=WIDE, style=STYLE
         )
         self.order = w.Dropdown(options=ORDERS, description="order", layout=WIDE, style=STYLE)
+        self.errors = w.Checkbox(False, description="error by α too", layout=WIDE, style=STYLE)
         self.text = w.Textarea(
-            text if isinstance(text, str) else DEFAULT_TEXT,
-            description="text",
-            layout=w.Layout(width="100%", height="64px"),
-            style=STYLE,
+            text if isinstance(text, str) else DEFAULT_TEXT, description="text", layout=FULL, style=STYLE
         )
         self.start = w.Button(description="Use this text", icon="refresh")
         self.message = w.HTML()
         self.areas = w.Output(), w.Output()
-        for control in (self.layer, self.projection, self.order):
-            control.observe(lambda _: self.draw(), "value")
-        self.start.on_click(lambda _: self.read())
-        self.draw()
-        row = w.HBox([self.start, self.message])
-        super().__init__([w.HBox([self.layer, self.projection]), self.order, self.text, row, *self.areas])
+        for control in (self.layer, self.projection, self.order, self.errors):
+            control.observe(lambda _: self.pick(), "value")
+        self.start.on_click(lambda _: self.pick(self.text.value))
+        self._draw(*self._choice(), None)
+        pickers = [w.HBox([self.layer, self.projection]), w.HBox([self.order, self.errors])]
+        # A daemon thread inside a torch op when the interpreter ends aborts the process: let it finish.
+        atexit.register(self.wait)
+        super().__init__([*pickers, self.text, w.HBox([self.start, self.message]), *self.areas])
 
-    def draw(self) -> None:
-        """Draws both figures for what is picked."""
-        layer, projection, text = self.layer.value, self.projection.value, self._activations
-        put(self.areas[0], outliers(self._model, layer, projection, self._quantized, text, self.order.value))
-        put(self.areas[1], error_by_alpha(self._model, layer, projection, text=text))
+    def _choice(self) -> tuple[int, str, str, bool]:
+        return self.layer.value, self.projection.value, self.order.value, self.errors.value
 
-    def read(self) -> None:
-        """Runs the model over the text on the panel; what is wrong with it is said beside the button."""
-        self.message.value = "reading …"
-        try:
-            self._activations = capture(self._model, self.text.value)
-            self.draw()
-            self.message.value = ""
-        except QuasarError as error:
-            self.message.value = note(error)
+    def pick(self, text: str | None = None) -> None:
+        """Draws what is picked as soon as the pick before is done; with `text`, the model reads that first. What is
+        wrong with a text is said beside the button."""
+        if text is not None and not text.strip():
+            self.message.value = note(InputError(f"the text is empty; accepted: at least a word ({SHOWN})"))
+            return
+        with self._lock:
+            if text is None and self._wanted is not None:
+                text = self._wanted[-1]
+            self._wanted = (*self._choice(), text)
+            self.message.value = "reading the text …" if text is not None else "computing …"
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when every pick has been drawn."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                wanted, self._wanted = self._wanted, None
+                if wanted is None:
+                    self._thread = None
+                    return
+            said = ""
+            try:
+                self._draw(*wanted)
+                if wanted[-1] is not None:
+                    said = f"the figures show this text: {len(self._activations.pieces)} tokens"
+            except QuasarError as error:
+                said = note(InputError(f"{error} ({SHOWN})"))
+            with self._lock:
+                if self._wanted is None:
+                    self.message.value = said
+
+    def _draw(self, layer: int, projection: str, order: str, errors: bool, text: str | None) -> None:
+        """Computes first and shows then, so that both figures change together; not at all when a newer pick waits."""
+        captured = self._activations if text is None else capture(self._model, text)
+        figures = [outliers(self._model, layer, projection, self._quantized, captured, order)]
+        if errors and self._wanted is None:
+            figures.append(error_by_alpha(self._model, layer, projection, text=captured))
+        self._activations = captured
+        if self._wanted is None:
+            self.areas[1].outputs = ()
+            for area, figure in zip(self.areas, figures, strict=False):
+                put(area, figure)
 
 
 def outlier_explorer(

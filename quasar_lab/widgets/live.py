@@ -15,17 +15,19 @@ from quasar_lab.widgets.token_strip import TokenStrip
 
 DRAFTERS = ("ngram", "none")
 WIDE = w.Layout(width="420px")
+FULL = w.Layout(width="calc(100% - 6px)", height="64px")
+"""As wide as the cell; a widget's own margins come on top."""
+
 STYLE = {"description_width": "110px"}
 
 
 class LivePanel(w.VBox):
-    """Prompt and options above, the strip and its acceptance below. `trace`: of the latest run."""
+    """Prompt and options above, the strip below, and under it the acceptance of a run that was started here (that of
+    the opening trace is the notebook's to show). `trace`: of the latest run."""
 
     def __init__(self, verifiers: Sequence[Decoder], prompt: str, options: dict[str, Any], trace: Trace | None):
         self._by_name = {verifier.name: verifier for verifier in verifiers}
-        self.prompt = w.Textarea(
-            prompt, description="prompt", layout=w.Layout(width="100%", height="64px"), style=STYLE
-        )
+        self.prompt = w.Textarea(prompt, description="prompt", layout=FULL, style=STYLE)
         self.verifier = w.Dropdown(options=list(self._by_name), description="verifier", layout=WIDE, style=STYLE)
         self.drafter = w.Dropdown(
             options=DRAFTERS, value=options["drafter"], description="drafter", layout=WIDE, style=STYLE
@@ -42,8 +44,6 @@ class LivePanel(w.VBox):
         self.figure = w.Output()
         self.start.on_click(lambda _: self.run())
         self.strip.observe(lambda change: setattr(self.start, "disabled", change["new"]), "running")
-        if trace is not None:
-            put(self.figure, acceptance(trace))
         columns = [
             w.VBox([self.verifier, self.drafter, self.gamma]),
             w.VBox([self.temperature, self.tokens, self.seed]),

@@ -19,6 +19,10 @@ from quasar_lab.quantization import quantize
 from quasar_lab.widgets.live import STYLE, WIDE, note
 from quasar_lab.widgets.mode import enabled
 
+NAME_CELL = 'style="padding: 5px 28px 5px 0; text-align: left"'
+NUMBER_CELL = 'style="padding: 5px 0 5px 28px; text-align: right; white-space: nowrap"'
+"""Cells bring their look with them: a widget's HTML gets no table style from the page."""
+
 RECIPES = ("w8a8", "w8a8-plain", "w8a8-smoothquant:0.5", "w8a8-smoothquant:0.85")
 
 
@@ -39,7 +43,7 @@ class ModelPanel:
         )
         self.start = w.Button(description="Load", button_style="primary")
         self.start.on_click(lambda _: self.reload())
-        self.message, self.table = w.HTML(), w.HTML(self._repr_html_())
+        self.message, self.table = w.HTML(), w.HTML(self._repr_html_(), layout=w.Layout(width="calc(100% - 6px)"))
 
     def choose(self, model: str, recipe: str) -> None:
         """Loads and quantizes. Raises QuasarError, and keeps what was loaded, when that cannot be."""
@@ -61,16 +65,25 @@ class ModelPanel:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{escape(decoder.name)}</td><td>{decoder.weight_bytes / 1e6:.1f} MB</td>"
-            f"<td>{decoder.resident_bytes / 1e6:.1f} MB</td></tr>"
+            f"<tr><td {NAME_CELL}>{escape(decoder.name)}</td>"
+            f"<td {NUMBER_CELL}>{decoder.weight_bytes / 1e6:.1f} MB</td>"
+            f"<td {NUMBER_CELL}>{decoder.resident_bytes / 1e6:.1f} MB</td></tr>"
             for decoder in (self.model, self.quantized)
         )
         identity = self.model.identity
-        caption = f"{identity['model']} on {identity['device']}, {identity['backend']} backend"
+        caption = f"{identity['model']} · device {identity['device']}, backend {identity['backend']}"
+        heads = "".join(
+            f'<th scope="col" {look}>{words}</th>'
+            for words, look in (
+                ("verifier", NAME_CELL),
+                ("read per step", NUMBER_CELL),
+                ("held in memory", NUMBER_CELL),
+            )
+        )
         return (
-            f'<table class="quasar-table"><caption style="text-align:left">{escape(caption)}</caption>'
-            '<thead><tr><th scope="col">verifier</th><th scope="col">read per step</th>'
-            f'<th scope="col">held in memory</th></tr></thead><tbody>{rows}</tbody></table>'
+            '<table class="quasar-table" style="border-collapse: collapse">'
+            f'<caption style="text-align: left; white-space: nowrap">{escape(caption)}</caption>'
+            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
         )
 
     def _ipython_display_(self, **options: Any) -> None:
