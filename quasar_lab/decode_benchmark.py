@@ -211,7 +211,9 @@ def _run(
     table = summarise(answers, curves, (first.name, "none"))
     if settings.temperature > 0:
         for row in table:
-            row["identical_to_plain"] = None  # other draws, other text: only the distribution is the same
+            row["identical_to_plain"] = row["different_from_plain"] = (
+                None  # other draws, other text: only the distribution is the same
+            )
     return {
         "runs": table,
         "baseline": {"verifier": first.name, "drafter": "none"},
@@ -287,7 +289,11 @@ def summarise(
     answers: Iterable[Answer], curves: dict[str, dict[str, float]], baseline: tuple[str, str]
 ) -> list[dict[str, Any]]:
     """Rows of the table: per arm and category, and per arm the category "mean" (the mean of the categories'
-    speedups)."""
+    speedups).
+
+    identical_to_plain: questions whose ids equal those of the same verifier without drafter; different_from_plain: the
+    others, by id.
+    """
     by_arm: dict[tuple[str, str], dict[str, list[Answer]]] = {}
     for item in answers:
         by_arm.setdefault(item.arm, {}).setdefault(item.category, []).append(item)
@@ -300,6 +306,7 @@ def summarise(
             plain = _paired(items, by_arm.get((arm[0], "none"), {}).get(category, []))
             row = _row(arm, category, items, pairs, curves, baseline)
             row["identical_to_plain"] = sum(mine.ids == other.ids for mine, other in plain) if plain else None
+            row["different_from_plain"] = [mine.question for mine, other in plain if mine.ids != other.ids]
             rows.append(row)
             if row["speedup"] is not None:
                 resampled = _bootstrap(pairs, generator)
@@ -314,6 +321,7 @@ def summarise(
             members = [row for row in rows if (row["verifier"], row["drafter"]) == arm and row["speedup"] is not None]
             same = [row["identical_to_plain"] for row in members]
             mean["identical_to_plain"] = None if None in same else sum(same)
+            mean["different_from_plain"] = [question for row in members for question in row["different_from_plain"]]
             for key in ("predicted_speedup", "step_factor", "acceptance_factor", "other_factor"):
                 values = [row[key] for row in members if row[key] is not None]
                 mean[key] = float(np.mean(values)) if values else None
