@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, SKY, finish
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, SKY, finish, interval
 
 ARMS = (GREY, INK, SKY, BLUE)
 """Colours of the arms: plain ones light, speculative ones full."""
@@ -55,14 +55,7 @@ def speedup(result: dict[str, Any]) -> go.Figure:
         figure.add_scatter(
             x=categories,
             y=values,
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [row["speedup_high"] - row["speedup"] for row in rows],
-                "arrayminus": [row["speedup"] - row["speedup_low"] for row in rows],
-                "thickness": 1.5,
-                "width": 4,
-            },
+            error_y=interval(rows, "speedup_low", "speedup", "speedup_high"),
             mode="markers",
             marker={"size": 10, "color": colour},
             name=label,

@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from quasar_lab.figures.style import GREY, ORANGE, SKY, VERIFIERS, escape, finish
+from quasar_lab.figures.style import GREY, ORANGE, SKY, VERIFIERS, escape, finish, interval
 from quasar_lab.trace import Trace
 
 PARTS = (("draft", ORANGE), ("verify", SKY), ("sample", GREY), ("host", "#c7ccd1"))
@@ -29,14 +29,7 @@ def step_time(result: dict[str, Any]) -> go.Figure:
         figure.add_scatter(
             x=widths,
             y=middle,
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [row["ms_p80"] - row["ms_p50"] for row in rows],
-                "arrayminus": [row["ms_p50"] - row["ms_p20"] for row in rows],
-                "thickness": 1.5,
-                "width": 5,
-            },
+            error_y=interval(rows, "ms_p20", "ms_p50", "ms_p80"),
             mode="lines+markers",
             line={"color": colour, "width": 2},
             marker={"size": 8},

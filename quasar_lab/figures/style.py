@@ -3,7 +3,7 @@
 Colours are Okabe and Ito's (Color Universal Design, 2008). One meaning each, in every figure and in the token strip.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -68,6 +68,18 @@ def finish(
 def _is_panel_title(annotation: Any) -> bool:
     """make_subplots' titles: small, so that two fit side by side on a narrow page."""
     return annotation.xref == annotation.yref == "paper" and annotation.yanchor == "bottom"
+
+
+def interval(rows: Sequence[Mapping[str, Any]], low: str, middle: str, high: str) -> dict[str, Any]:
+    """Error bars from the keys `low` to `high` of rows drawn at `middle`."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [row[high] - row[middle] for row in rows],
+        "arrayminus": [row[middle] - row[low] for row in rows],
+        "thickness": 1.5,
+        "width": 5,
+    }
 
 
 def stamp(identity: Mapping[str, Any], *, timed: bool = False) -> str:

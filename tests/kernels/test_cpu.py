@@ -35,7 +35,7 @@ from quasar_kernels.threads import single_torch_thread
 COMPILERS = ("c++", "g++", "clang++")
 
 if cpu.unavailable() and not any(map(shutil.which, COMPILERS)):
-    pytest.skip(f"no C++ compiler here, so no C++ backend: {cpu.unavailable()}", allow_module_level=True)
+    pytest.skip(reason=f"no C++ compiler here, so no C++ backend: {cpu.unavailable()}", allow_module_level=True)
 
 
 def test_the_extension_is_built_where_a_compiler_is():

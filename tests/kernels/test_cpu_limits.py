@@ -14,7 +14,7 @@ from quasar_kernels import cpu
 from quasar_kernels.reference import Transform
 
 if cpu.unavailable():
-    pytest.skip(f"no C++ backend: {cpu.unavailable()}", allow_module_level=True)
+    pytest.skip(reason=f"no C++ backend: {cpu.unavailable()}", allow_module_level=True)
 
 X, GAIN = randn(2, 16), torch.ones(16)
 WQ, W = cpu.pack_w8a8(random_int8(8, 16)), cpu.pack_bf16(randn(8, 16).bfloat16())

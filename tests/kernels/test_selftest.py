@@ -27,7 +27,7 @@ def test_on_this_machine(tmp_path):
     """Compiles every instruction set, AVX-512 too, whether or not this CPU can run it."""
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
-        pytest.skip("no C++ compiler here")
+        pytest.skip(reason="no C++ compiler here; install g++ or clang++")
     said = build_and_run(compiler, tmp_path / "selftest")
     for isa in cpu.supported_isas():
         assert isa in said, said
@@ -37,5 +37,5 @@ def test_on_this_machine(tmp_path):
 def test_on_emulated_arm(tmp_path):
     compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if compiler is None or emulator is None:
-        pytest.skip("wants Debian's g++-aarch64-linux-gnu and qemu-user")
+        pytest.skip(reason="wants Debian's g++-aarch64-linux-gnu and qemu-user")
     assert "neon" in build_and_run(compiler, tmp_path / "arm", "-static", runner=(emulator, "-cpu", "max"))
