@@ -89,6 +89,28 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class ValueMap:
+    """The basis in which a recipe keeps the values of a layer, in terms of the BF16 model's v:
+    ((v − shift) · inv_scale) @ rotation, each part optional.
+
+    shift, inv_scale f32 [kv_heads, head_dim]; rotation f32 [head_dim, head_dim].
+    """
+
+    inv_scale: Tensor | None = None
+    rotation: Tensor | None = None
+    shift: Tensor | None = None
+
+    def __call__(self, v: Tensor) -> Tensor:
+        """Values f32 [kv_heads, rows, head_dim] of the BF16 model → the same in this basis; the input is not
+        changed."""
+        if self.shift is not None:
+            v = v - self.shift[:, None]
+        if self.inv_scale is not None:
+            v = v * self.inv_scale[:, None]
+        return v if self.rotation is None else v @ self.rotation
+
+
+@dataclass(frozen=True)
 class Output:
     """logits f32 [M, vocab] ("all") or [1, vocab] ("last"); hidden f32 [M, hidden] after the final norm, when asked
     for."""
@@ -102,7 +124,7 @@ class Decoder:
     """A verifier: `forward`, `new_cache`, `rollback`, `name`, `weight_bytes`.
 
     smoothing: the factors s f32 [K] that a recipe divided each linear's input by, under (layer, projection); empty for
-    BF16.
+    BF16. value_maps: layer → the basis of its cached values, where it is not the BF16 model's.
     """
 
     name: str
@@ -115,6 +137,7 @@ class Decoder:
     head: Linear
     device: str = "cpu"
     smoothing: dict[tuple[int, str], Tensor] = field(default_factory=dict, repr=False)
+    value_maps: dict[int, ValueMap] = field(default_factory=dict, repr=False)
     _angles: tuple[Tensor, Tensor] = field(init=False, repr=False)
     _plan: Any = field(init=False, repr=False)
     """All layers in one call, where the backend offers it: the same ops, the same bits, no Python between them."""
@@ -193,6 +216,23 @@ class Decoder:
 
     def rollback(self, cache: KVCache, length: int) -> None:
         cache.rollback(length)
+
+    def adopt(self, cache: KVCache, other: KVCache, start: int, stop: int) -> None:
+        """Rows start…stop − 1 of `other`, a cache of the BF16 model, become rows of `cache`, which then ends at `stop`.
+
+        Keys are the same in every recipe; values are brought into this one's basis. Raises InputError unless `cache`
+        has rows up to `start`, `other` up to `stop`, and the rows fit.
+        """
+        if not 0 <= start <= min(stop, cache.length) or stop > min(other.length, cache.capacity):
+            raise InputError(
+                f"cannot adopt rows {start}…{stop}; accepted: from at most {cache.length}, "
+                f"up to {min(other.length, cache.capacity)}"
+            )
+        cache.k[:, :, start:stop] = other.k[:, :, start:stop]
+        cache.v[:, :, start:stop] = other.v[:, :, start:stop]
+        for layer, to_here in self.value_maps.items():
+            cache.v[layer, :, start:stop] = to_here(other.v[layer, :, start:stop])
+        cache.length = stop
 
     def forward(
         self,

@@ -26,7 +26,7 @@ from torch import Tensor
 from quasar_lab import calibration, storage
 from quasar_lab.calibration import Key, Statistics
 from quasar_lab.checkpoints import PARTS, Checkpoint
-from quasar_lab.decoder import Decoder, Int8Linear, Layer, select_ops
+from quasar_lab.decoder import Decoder, Int8Linear, Layer, ValueMap, select_ops
 from quasar_lab.errors import CheckpointError, NotInThisVersion, RecipeError
 from quasar_lab.progress import announce
 from quasar_lab.smoothing import column_max, fold_into_norm, fold_into_rows, o_proj_factors, smoothquant_factors
@@ -311,6 +311,11 @@ def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
         layers=[layer(index, original) for index, original in enumerate(decoder.layers)],
         head=linear("lm_head", (config.vocab, config.hidden), smoothed_online=True),
         smoothing={key: factors for key, factors in smoothing.items() if factors is not None},
+        value_maps={
+            layer: ValueMap(inv_scale=1 / factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0])
+            for (layer, projection), factors in smoothing.items()
+            if projection == "o_proj" and factors is not None
+        },
     )
 
 
