@@ -96,15 +96,15 @@ def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Verdict:
-    """accepted: drafts kept. next_id: the token after them, and its state (corrected, bonus, or plain when nothing was
-    drafted).
+    """accepted: drafts kept. next_ids, next_states: the token after them and its state (corrected, bonus, or plain when
+    nothing was drafted); empty where all were kept and the pass had no row behind the last.
 
     p, q: target and draft probability per draft. u: the draw per draft, None where none was made.
     """
 
     accepted: int
-    next_id: int
-    next_state: str
+    next_ids: list[int]
+    next_states: list[str]
     p: list[float]
     q: list[float]
     u: list[float | None]
@@ -144,7 +144,8 @@ def read_rows(logits: Tensor, sampling: Sampling, best: int) -> Rows:
 
 
 def verify(rows: Rows, draft: Draft, sampling: Sampling, generator: Generator) -> Verdict:
-    """Judges a chain of drafts on the len(draft) + 1 rows of its pass."""
+    """Judges a chain of drafts on the rows of its pass: one per draft, and one more unless the text ends behind the
+    last draft."""
     count = len(draft.ids)
     p = [rows.probability(place, token) for place, token in enumerate(draft.ids)]
     q = [1.0] * count
@@ -154,10 +155,8 @@ def verify(rows: Rows, draft: Draft, sampling: Sampling, generator: Generator) -
     accepted = 0
     probs = rows.probs
     if probs is None:
-        choices = [ids[0] for ids in rows.best_ids]
-        while accepted < count and choices[accepted] == draft.ids[accepted]:
+        while accepted < count and rows.best_ids[accepted][0] == draft.ids[accepted]:
             accepted += 1
-        next_id = choices[accepted]
     else:
         while accepted < count:
             drawn = float(torch.rand((), dtype=torch.float64, generator=generator))
@@ -165,10 +164,14 @@ def verify(rows: Rows, draft: Draft, sampling: Sampling, generator: Generator) -
             if not drawn * q[accepted] < p[accepted]:
                 break
             accepted += 1
-        if accepted < count:
-            q_row = None if draft.probs is None else draft.probs[accepted]
-            next_id = draw(residual(probs[accepted], draft.ids[accepted], q_row), generator)
-        else:
-            next_id = draw(probs[accepted], generator)
+    if accepted == len(rows.best_ids):
+        return Verdict(accepted, [], [], p, q, u)
+    if probs is None:
+        next_id = rows.best_ids[accepted][0]
+    elif accepted < count:
+        q_row = None if draft.probs is None else draft.probs[accepted]
+        next_id = draw(residual(probs[accepted], draft.ids[accepted], q_row), generator)
+    else:
+        next_id = draw(probs[accepted], generator)
     state = "plain" if count == 0 else "bonus" if accepted == count else "corrected"
-    return Verdict(accepted, next_id, state, p, q, u)
+    return Verdict(accepted, [next_id], [state], p, q, u)

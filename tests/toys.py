@@ -1,9 +1,13 @@
 """A verifier small enough to know exactly: 12 tokens, the next one depending on the last two."""
 
+import itertools
+
 import torch
+from scipy.stats import chisquare
 
 from quasar_lab.decoder import Output
 from quasar_lab.drafting import Draft
+from quasar_lab.sampling import Sampling, target
 
 VOCAB = 12
 
@@ -20,7 +24,7 @@ class ToyCache:
 class ToyVerifier:
     """logits(next | last two tokens) from a fixed random table; `eos_ids` and `context` as the test wants them."""
 
-    name, tokenizer, vocab, weight_bytes = "toy", None, VOCAB, 0
+    name, tokenizer, vocab, weight_bytes = "toy", None, VOCAB, 2
     identity = {"model": "toy", "checksum": "", "recipe": "toy", "device": "cpu", "backend": "toy"}  # noqa: RUF012
 
     def __init__(self, eos_ids=(), context=1000, seed=3):
@@ -33,6 +37,11 @@ class ToyVerifier:
     def rollback(self, cache, length):
         assert 0 <= length <= cache.length
         del cache.ids[length:]
+
+    def adopt(self, cache, other, start, stop):
+        assert 0 <= start <= min(stop, cache.length)
+        assert stop <= other.length
+        cache.ids[start:] = other.ids[start:stop]
 
     def row(self, ids):
         before = ids[-2] if len(ids) > 1 else 0
@@ -72,8 +81,9 @@ class FixedDrafter:
 class SamplingDrafter(FixedDrafter):
     """Draws each token from its own table q(next | last); `report` may misstate the q that it hands over."""
 
+    q = torch.softmax(1.5 * torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(8)), dim=-1)
+
     def __init__(self, seed, report=lambda q: q):
-        self.q = torch.softmax(1.5 * torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(8)), dim=-1)
         self.generator = torch.Generator().manual_seed(seed)
         self.report = report
         super().__init__(self.sample)
@@ -85,3 +95,51 @@ class SamplingDrafter(FixedDrafter):
             drawn.append(int(torch.multinomial(q, 1, generator=self.generator)))
             rows.append(self.report(q))
         return Draft(drawn[len(ids) :], None, torch.stack(rows))
+
+
+class Letters:
+    """A tokenizer: token 0 is a, 1 is b, …"""
+
+    has_chat_template = False
+
+    def piece(self, token):
+        return chr(ord("a") + token)
+
+    def decode(self, ids):
+        return "".join(map(self.piece, ids))
+
+
+def exact_law(verifier, prompt, options):
+    """P(three tokens behind the prompt), [12, 12, 12], by plain decoding; behind an end-of-sequence token the same one
+    again."""
+    sampler = Sampling(**options)
+
+    def after(ids):
+        if len(ids) > len(prompt) and ids[-1] in verifier.eos_ids:
+            return torch.nn.functional.one_hot(torch.tensor(ids[-1]), VOCAB).double()
+        return target(verifier.row(ids)[None], sampler)[0].double()
+
+    law = torch.zeros(VOCAB, VOCAB, VOCAB, dtype=torch.float64)
+    first = after(prompt)
+    for a, b in itertools.product(range(VOCAB), repeat=2):
+        law[a, b] = first[a] * after([*prompt, a])[b] * after([*prompt, a, b])
+    return law
+
+
+def law_p_value(law, texts):
+    """χ² of the texts' first three tokens (a shorter text repeats its last) against their joint law; rare cells
+    pooled."""
+    law, counts = law.reshape(-1), torch.zeros(VOCAB**3)
+    for ids in texts:
+        a, b, c = (ids + ids[-1:] * 2)[:3]
+        counts[(a * VOCAB + b) * VOCAB + c] += 1
+    runs = int(counts.sum())
+    assert counts[law == 0].sum() == 0, "a token of probability zero was drawn"
+    common = law * runs >= 8
+    rest = law[~common].sum() * runs
+    observed = [*counts[common].tolist(), float(counts[~common].sum())]
+    expected = [*(law[common] * runs).tolist(), float(rest)]
+    if rest < 1e-9:
+        observed, expected = observed[:-1], expected[:-1]
+    scale = sum(observed) / sum(expected)
+    return chisquare(observed, [value * scale for value in expected]).pvalue
