@@ -126,7 +126,7 @@ def generate(
     prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
     messages: Annotated[Path | None, typer.Option(help='A JSON list of {"role", "content"}.')] = None,
     raw: Annotated[bool, typer.Option("--raw", help="The prompt as it is, without the chat template.")] = False,
-    verifier: Annotated[str, typer.Option(help="bf16, or a recipe.")] = "w8a8",
+    verifier: Annotated[str, typer.Option(help="bf16, a recipe, or RECIPE+bf16 (audited: BF16's text).")] = "w8a8",
     drafter: Annotated[str, typer.Option(help="none, or ngram[:longest].")] = "ngram",
     gamma: Annotated[str, typer.Option(metavar="N", help="Drafted tokens a round, 1…16.")] = "4",
     max_new_tokens: Annotated[int, typer.Option(help="The most tokens to write.")] = 128,
@@ -145,6 +145,8 @@ def generate(
     json_: Json = False,
 ) -> None:
     """Answer a prompt with speculative decoding.
+
+    With --verifier w8a8+bf16 INT8 writes and BF16 audits: the text is the BF16 model's own.
 
     Example: quasar-lab generate --prompt "Why is the sky blue?" --verifier w8a8 --drafter ngram
     """
@@ -191,7 +193,8 @@ def generate(
 def _print_answer(summary: dict[str, Any]) -> None:
     print(printable(summary["text"]), end="\n\n")
     shown = ("finish_reason", "verifier", "drafter", "gamma", "new_tokens", "rounds", "mean_acceptance_length")
-    more = ("draft_acceptance_rate", "tokens_per_second", "device", "backend", "note")
+    audits = ("audits", "flip_rate", "audit_length", "audit_planned", "retracted")
+    more = ("draft_acceptance_rate", *audits, "tokens_per_second", "device", "backend", "note")
     print_pairs({key: summary[key] for key in shown + more if key in summary})
 
 
@@ -245,7 +248,7 @@ def fidelity(
 
     if skip < 0 or (tokens is not None and tokens < 2):
         raise InputError(f"--skip is {skip} and --tokens {tokens}; accepted: skip 0 or more, tokens 2 or more")
-    check_verifier(verifier)
+    check_verifier(verifier, one_pass=True)
     read_text(text)
     base = load_model(model, device, backend, threads)
     found = compare(base, make_verifier(base, verifier), read_tokens(base, text, skip, tokens), window)
@@ -270,6 +273,7 @@ def replay(
 
     Example: quasar-lab replay run.trace.jsonl --html run.html
     """
+    from quasar_lab.cli_replay import print_rounds, visible
     from quasar_lab.embedded import ID
     from quasar_lab.replay import rescore
     from quasar_lab.trace import Trace
@@ -278,7 +282,7 @@ def replay(
     if verifier is not None:
         check_verifier(verifier)
         if model is None and found.header["model"] != ID:
-            name = _visible(found.header["model"])
+            name = visible(found.header["model"])
             raise InputError(f"this trace is of {name}, which is not embedded; name where that model is with --model")
         base = load_model(model or ID, device, backend, threads)
         found = rescore(found, make_verifier(base, verifier))
@@ -289,57 +293,7 @@ def replay(
         write_text(html, token_strip(found).page())
         print(f"written to {html}")
         return
-    _print_rounds(found)
-
-
-GLYPHS = {
-    "accepted": "✓",
-    "rejected": "✗",
-    "corrected": "↻",
-    "bonus": "+",
-    "plain": "·",
-    "provisional": "◌",
-    "retracted": "⟲",
-}
-LATER_STATES = ("provisional", "retracted")
-"""States that this version does not produce: named only where a trace has them."""
-
-
-def _print_rounds(trace: Any) -> None:
-    """One line a round: every draft with its state, then the token that the verifier added, and where a second verifier
-    decides otherwise, as far as the drafts were judged: behind the first refusal nothing was decided."""
-    model, verifier, drafter = (_visible(trace.header[key]) for key in ("model", "verifier", "drafter"))
-    print(f"{model} · {verifier} · {drafter} γ={trace.header['gamma']}")
-    used = {state for record in trace.rounds for state in (*record.states, *record.emitted_states)}
-    legend = [f"{glyph} {state}" for state, glyph in GLYPHS.items() if state in used or state not in LATER_STATES]
-    print("states: " + "  ".join(legend))
-    differing, other = 0, None
-    for record in trace.rounds:
-        cells = [
-            f"{GLYPHS[state]}{_visible(piece)}" for state, piece in zip(record.states, record.draft_pieces, strict=True)
-        ]
-        ends = zip(record.emitted_states, record.emitted_pieces, strict=True)
-        cells += [f"{GLYPHS[state]}{_visible(piece)}" for state, piece in ends if state != "accepted"]
-        line = f"{record.index + 1:4d}  " + "  ".join(cells)
-        if record.other is not None:
-            other, judged = _visible(record.other["verifier"]), record.other["flip"][: record.accepted + 1]
-            flipped = [str(place) for place, flip in enumerate(judged, 1) if flip]
-            if flipped:
-                line += f"   ⇄ {other} decides otherwise at draft {', '.join(flipped)}"
-                differing += 1
-        print(line)
-    if trace.footer is not None:
-        summary = trace.summary()
-        reason = _visible(summary["finish_reason"])
-        print(f"{summary['new_tokens']} tokens in {summary['rounds']} rounds, ended by {reason}")
-    if other is not None:
-        print(f"{other} decides otherwise in {differing} of {len(trace.rounds)} rounds")
-
-
-def _visible(piece: str) -> str:
-    """A piece on one line: spaces as ␣, control characters as escapes, so that no token can steer the terminal."""
-    shown = piece.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
+    print_rounds(found)
 
 
 @app.command()

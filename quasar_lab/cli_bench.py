@@ -54,7 +54,7 @@ def bench_step(
     names = different("--verifiers", _split(verifiers))
     numbers = _widths(widths)
     for name in names:
-        check_verifier(name)
+        check_verifier(name, one_pass=True)
     base = load_model(model, device, backend, threads)
     found = step([make_verifier(base, name) for name in names], numbers, context, samples)
     found["command"] = command_line()
@@ -117,7 +117,9 @@ def bench_decode(
         list[Path] | None, typer.Option(help="Question files, JSON lines (repeatable; default: ours).")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Questions per category (default: all).")] = None,
-    verifiers: Annotated[str, typer.Option(help="Comma-separated; the first is the baseline.")] = "bf16,w8a8",
+    verifiers: Annotated[
+        str, typer.Option(help="Comma-separated; the first is the baseline. w8a8+bf16: W8A8 audited by BF16.")
+    ] = "bf16,w8a8",
     drafters: Annotated[str, typer.Option(help="Comma-separated; must hold none, the baseline.")] = "none,ngram",
     gamma: Annotated[int, typer.Option(help="Drafted tokens a round, 1…16.")] = 4,
     max_new_tokens: Annotated[int, typer.Option(help="The most tokens per answer.")] = 128,

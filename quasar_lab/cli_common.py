@@ -85,25 +85,41 @@ def set_threads(threads: int | None) -> None:
         cpu.set_threads(threads)
 
 
+AUDITED = "+bf16"
+"""Behind a recipe: its text is audited by the BF16 model."""
+
+
 def make_verifier(decoder: Any, name: str) -> Any:
-    """`bf16`, or a recipe of it."""
-    from quasar_lab.quantization import parse_recipe, quantize
+    """`bf16`, a recipe of it, or a recipe audited by it."""
+    from quasar_lab.audit import audited
+    from quasar_lab.quantization import quantize
 
     if name == "bf16":
         return decoder
     check_verifier(name)
-    parse_recipe(name)
-    return quantize(decoder, name)
+    recipe = name.removesuffix(AUDITED)
+    fast = quantize(decoder, recipe)
+    return fast if recipe == name else audited(fast, decoder)
 
 
-def check_verifier(name: str) -> None:
-    """Refuses unknown names before a model loads."""
+def check_verifier(name: str, one_pass: bool = False) -> None:
+    """Refuses unknown names before a model loads; one_pass: and those that are two verifiers taking turns."""
     from quasar_lab.quantization import parse_recipe
 
-    if name.partition(":")[0] == "pruned" or name == "w8a8+bf16":
+    if name.partition(":")[0] == "pruned":
         raise NotInThisVersion(f"verifier {name}")
-    if name != "bf16":
-        parse_recipe(name)
+    recipe = name.removesuffix(AUDITED)
+    if "+" in recipe or (recipe == "bf16" and name != recipe):
+        raise InputError(
+            f"verifier {name!r} is no pair of a recipe and its auditor; accepted: a recipe, as in w8a8+bf16"
+        )
+    if recipe != "bf16":
+        parse_recipe(recipe)
+    if one_pass and recipe != name:
+        raise InputError(
+            f"verifier {name} is {recipe} and bf16 taking turns: its passes are theirs and its text is bf16's; "
+            "accepted here: one of the two"
+        )
 
 
 def different(option: str, values: Sequence[T]) -> list[T]:

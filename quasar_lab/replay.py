@@ -4,6 +4,9 @@ The second verifier reads the prompt and then, round by round, exactly the token
 context, the same drafts. So a *flip*, a draft that one keeps and the other refuses, is a difference between two
 verifiers and nothing else. Each draft is judged by its own row, also behind a refused one; at temperature above 0 the
 saved draw u is used again, and drafts that were never drawn for have no judgement to compare with (null).
+
+In an audited run what is judged again are the fast verifier's rounds; audits only say which tokens the next round
+stands on.
 """
 
 from dataclasses import replace
@@ -13,8 +16,9 @@ import torch
 
 from quasar_lab.errors import TraceError
 from quasar_lab.sampling import Sampling, target
-from quasar_lab.speculative import TOP, Verifier
-from quasar_lab.trace import Round, Trace
+from quasar_lab.speculative import TOP
+from quasar_lab.trace import Audit, Round, Trace
+from quasar_lab.verifier import Verifier
 
 
 def rescore(trace: Trace, verifier: Verifier) -> Trace:
@@ -32,10 +36,19 @@ def rescore(trace: Trace, verifier: Verifier) -> Trace:
     sampling = Sampling(**trace.header["sampling"])
     prompt = trace.header["prompt_ids"]
     drafted = max((len(record.draft_ids) for record in trace.rounds), default=0)
-    cache = verifier.new_cache(len(prompt) + len(trace.token_ids) + drafted + 1)
+    waited = max((audit.length for audit in trace.audits), default=0)
+    cache = verifier.new_cache(len(prompt) + len(trace.token_ids) + waited + drafted + 1)
     verifier.forward(prompt, cache, logits="last")
     last, rounds = trace.prefill.emitted_ids[-1], []
-    for record in trace.rounds:
+    for record in trace.steps():
+        if isinstance(record, Audit):
+            if len(record.emitted_ids) == record.accepted:
+                break  # the text ended here
+            if record.accepted == record.length:
+                verifier.forward([last], cache, logits="last")
+            verifier.rollback(cache, record.position + record.accepted)
+            last = record.emitted_ids[-1]
+            continue
         if record.parents is not None:
             raise TraceError("this trace holds tree drafts; accepted: chains")
         base = cache.length
@@ -43,7 +56,7 @@ def rescore(trace: Trace, verifier: Verifier) -> Trace:
         rounds.append(replace(record, other=_judgement(record, logits, verifier, sampling)))
         verifier.rollback(cache, base + 1 + min(record.accepted, len(record.emitted_ids) - 1))
         last = record.emitted_ids[-1]
-    return Trace(trace.header, trace.prefill, rounds, trace.footer)
+    return replace(trace, rounds=rounds)
 
 
 def _judgement(record: Round, logits: torch.Tensor, verifier: Verifier, sampling: Sampling) -> dict[str, Any]:

@@ -10,6 +10,9 @@ Each round emits a + 1 ≥ 1 tokens for one reading of the weights. The text is 
 would give: bit for bit at temperature 0, in distribution above. Ends: an end-of-sequence token or a stop string inside
 a kept block ends the text there; `max_new_tokens` and the context bound how much is drafted, so neither is ever
 exceeded.
+
+An `Audited` verifier adds a second level: rounds are its fast verifier's, and their tokens wait for an audit by the
+exact one, which keeps a prefix and takes the rest back (`audit`). Such a text has ended when an audit says so.
 """
 
 import platform
@@ -19,46 +22,23 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from quasar_kernels.threads import single_torch_thread
 from torch import Tensor
 
-from quasar_lab.decoder import Output
+from quasar_lab.audit import Audited, Auditor, PairedCache
 from quasar_lab.drafting import Draft, Drafter, make_drafter
 from quasar_lab.errors import CheckpointError, InputError, NotInThisVersion
 from quasar_lab.sampling import Rows, Sampling, Verdict, read_rows, verify
-from quasar_lab.tokenizer import Tokenizer
-from quasar_lab.trace import SCHEMA, Prefill, Round, Trace, acceptance
+from quasar_lab.trace import SCHEMA, Audit, Prefill, Round, Trace, acceptance
+from quasar_lab.verifier import Verifier
 
 MAX_GAMMA = 16
 TOP = 5
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
-
-
-class Verifier(Protocol):
-    """Whatever can score tokens: a Decoder, or something that behaves like one. `identity`: model, checksum, recipe,
-    device, backend."""
-
-    name: str
-
-    @property
-    def tokenizer(self) -> Tokenizer | None: ...
-    @property
-    def context(self) -> int: ...
-    @property
-    def vocab(self) -> int: ...
-    @property
-    def eos_ids(self) -> tuple[int, ...]: ...
-    @property
-    def weight_bytes(self) -> int: ...
-    @property
-    def identity(self) -> dict[str, str]: ...
-    def new_cache(self, capacity: int | None = None) -> Any: ...
-    def rollback(self, cache: Any, length: int) -> None: ...
-    def forward(self, ids: Sequence[int], cache: Any, *, logits: str = "all", hidden: bool = False) -> Output: ...
 
 
 def encode_prompt(verifier: Verifier, prompt: Prompt, raw: bool = False) -> list[int]:
@@ -112,7 +92,8 @@ def versions() -> dict[str, str]:
 
 
 class Generation:
-    """One run: iterate to get its rounds as they happen; `trace` grows with them; `cancel()` ends it within one round.
+    """One run: iterate to get its rounds (and audits) as they happen; `trace` grows with them; `cancel()` ends it
+    within one round.
 
     Raises InputError at construction on any argument that is not accepted, before anything runs; while it runs,
     CheckpointError when the model gives NaN or infinite logits. An interrupt leaves a trace that says "cancelled".
@@ -144,6 +125,7 @@ class Generation:
         if self.stop and verifier.tokenizer is None:
             raise InputError("this model has no tokenizer, so stop strings cannot be found in its output")
         self.verifier, self.gamma = verifier, gamma
+        self._auditor = Auditor(verifier) if isinstance(verifier, Audited) else None
         self.drafter = make_drafter(drafter)
         self.prompt_ids = encode_prompt(verifier, prompt, raw)
         # The last token of a text is never fed back, so a text may be one token longer than the context.
@@ -153,12 +135,15 @@ class Generation:
         self._finish: str | None = None
         self._cancelled = False
         self._seconds = {"prefill": 0.0, "draft": 0.0, "verify": 0.0, "sample": 0.0, "total": 0.0}
+        if self._auditor is not None:
+            self._seconds["audit"] = 0.0
 
     def cancel(self) -> None:
-        """Ends the run within one round, from any thread; the trace then says "cancelled"."""
+        """Ends the run within one round and the audit of what is pending, from any thread; the trace then says
+        "cancelled"."""
         self._cancelled = True
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Iterator[Round | Audit]:
         if self.trace.footer is not None or self.trace.prefill is not None:
             raise InputError("this run has been iterated already; accepted: a new one")
         try:
@@ -174,7 +159,17 @@ class Generation:
                 # What the consumer does with a round is not the run's time.
                 self._seconds["total"] += time.perf_counter() - begun
                 yield record
+                trigger = self._audit_trigger()
+                if trigger is not None:
+                    begun = time.perf_counter()
+                    audit, hidden = self._audit(trigger, cache, generator)
+                    self.trace.audits.append(audit)
+                    self._seconds["total"] += time.perf_counter() - begun
+                    yield audit
         finally:
+            if self._auditor is not None and len(self._output) > len(self.trace.token_ids):
+                # Cut short: what no audit has seen is no text, and a provisional end is none.
+                self._output, self._finish = self.trace.token_ids, None
             self._finish = self._finish or "cancelled"
             self.trace.footer = {"kind": "footer", "summary": self._summary()}
 
@@ -182,28 +177,33 @@ class Generation:
         begun = time.perf_counter()
         self.drafter.reset(self.prompt_ids)
         out = self.verifier.forward(self.prompt_ids, cache, logits="last", hidden=self.drafter.needs_hidden)
-        verdict, top, margin = self._judge(out.logits, Draft([]), generator)
+        _, verdict, top, margin = self._judge(out.logits, Draft([]), generator)
         hidden = None if out.hidden is None else out.hidden[-1:]
-        emitted = self._emit([verdict.next_id], hidden)
+        emitted = self._emit(verdict.next_ids, hidden)
         ms = 1e3 * (time.perf_counter() - begun)
         self.trace.prefill = Prefill(emitted, [self._piece(token) for token in emitted], top, margin, ms)
         return hidden
 
     def _round(self, cache: Any, hidden: Tensor | None, generator: torch.Generator) -> tuple[Round, Tensor | None]:
+        verifier: Verifier = self.verifier
+        if self._auditor is not None:
+            verifier, cache = self._auditor.verifier.fast, cache.fast
         clock = [time.perf_counter()]
         draft = self._propose(hidden)
         clock.append(time.perf_counter())
         base = cache.length
-        out = self.verifier.forward([self._output[-1], *draft.ids], cache, hidden=self.drafter.needs_hidden)
+        out = verifier.forward([self._output[-1], *draft.ids], cache, hidden=self.drafter.needs_hidden)
         clock.append(time.perf_counter())
-        verdict, top, margin = self._judge(out.logits, draft, generator)
+        rows, verdict, top, margin = self._judge(out.logits, draft, generator)
         clock.append(time.perf_counter())
 
         accepted = verdict.accepted
-        self.verifier.rollback(cache, base + 1 + accepted)
+        verifier.rollback(cache, base + 1 + accepted)
         position = len(self.prompt_ids) + len(self._output)
-        rows = None if out.hidden is None else out.hidden[: accepted + 1]
-        emitted = self._emit([*draft.ids[:accepted], verdict.next_id], rows)
+        hidden = None if out.hidden is None else out.hidden[: accepted + 1]
+        emitted = self._emit([*draft.ids[:accepted], *verdict.next_ids], hidden)
+        if self._auditor is not None:
+            self._auditor.wait(emitted, rows.probs, len(draft.ids) + 1)
         states = ["accepted"] * accepted + ["rejected"] * (len(draft.ids) - accepted)
         pieces = [self._piece(token) for token in draft.ids]
         clock.append(time.perf_counter())
@@ -227,12 +227,72 @@ class Generation:
             states=states,
             emitted_ids=emitted,
             emitted_pieces=[self._piece(token) for token in emitted],
-            emitted_states=(["accepted"] * accepted + [verdict.next_state])[: len(emitted)],
+            emitted_states=(["accepted"] * accepted + verdict.next_states)[: len(emitted)],
             top=top,
             margin=margin,
             ms={name: 1e3 * seconds for name, seconds in spent.items()},
         )
-        return record, None if rows is None else rows[-1:]
+        return record, None if hidden is None else hidden[-1:]
+
+    def _audit_trigger(self) -> str | None:
+        """Why the pending tokens are audited now: the text may have ended, or enough of them wait; None where nothing
+        does."""
+        if self._auditor is None or not self._auditor.pending:
+            return None
+        if self._finish is not None:
+            return "limit" if self._finish == "length" else self._finish
+        if self._cancelled:
+            return "cancelled"
+        return "due" if len(self._auditor.pending) >= self._auditor.length else None
+
+    def _audit(self, trigger: str, cache: PairedCache, generator: torch.Generator) -> tuple[Audit, Tensor | None]:
+        """One pass of the exact verifier over the pending tokens: keeps a prefix, and adds its own token unless the
+        text ends."""
+        auditor = self._auditor
+        assert auditor is not None
+        clock = [time.perf_counter()]
+        verifier, pending, planned = auditor.verifier, auditor.pending, auditor.length
+        first, base = len(self._output) - len(pending), cache.exact.length
+        # The row behind the last token is read only where the text may go on: at the end of the context there is none.
+        read = pending if self._finish is None else pending[:-1]
+        out = verifier.exact.forward([self._output[first - 1], *read], cache.exact, hidden=self.drafter.needs_hidden)
+        clock.append(time.perf_counter())
+        _, verdict, top, margin = self._judge(out.logits, auditor.draft(), generator)
+        clock.append(time.perf_counter())
+
+        kept = verdict.accepted
+        verifier.exact.rollback(cache.exact, base + 1 + min(kept, len(read)))
+        verifier.follow(cache, base)
+        auditor.settle(kept)
+        if kept < len(pending):
+            del self._output[first + kept :]
+            self.drafter.rollback(len(self.prompt_ids) + len(self._output))
+            self._finish = None
+        hidden = out.hidden[kept : kept + 1] if out.hidden is not None and verdict.next_ids else None
+        emitted = [*pending[:kept], *self._emit(verdict.next_ids, hidden)]
+        clock.append(time.perf_counter())
+
+        self._seconds["audit"] += clock[-1] - clock[0]
+        names = ("verify", "sample", "host")
+        record = Audit(
+            index=len(self.trace.audits),
+            after=len(self.trace.rounds),
+            position=len(self.prompt_ids) + first,
+            length=len(pending),
+            accepted=kept,
+            planned=planned,
+            trigger=trigger,
+            emitted_ids=emitted,
+            emitted_pieces=[self._piece(token) for token in emitted],
+            emitted_states=["accepted"] * kept + verdict.next_states,
+            q=verdict.q,
+            p=verdict.p,
+            u=verdict.u,
+            top=top,
+            margin=margin,
+            ms={name: 1e3 * (end - begin) for name, begin, end in zip(names, clock[:-1], clock[1:], strict=True)},
+        )
+        return record, hidden
 
     def _propose(self, hidden: Tensor | None) -> Draft:
         """A draft that fits: at most γ tokens, one fewer than may still be emitted, nothing behind an end-of-sequence
@@ -284,14 +344,15 @@ class Generation:
 
     def _judge(
         self, logits: Tensor, draft: Draft, generator: torch.Generator
-    ) -> tuple[Verdict, list[list[list[Any]]], list[float]]:
-        """Verdict on a draft, and what the trace tells of each row: the likeliest tokens and the margin."""
+    ) -> tuple[Rows, Verdict, list[list[list[Any]]], list[float]]:
+        """Rows of a pass, the verdict on a draft, and what the trace tells of each row: the likeliest tokens and the
+        margin."""
         with single_torch_thread():
             rows = read_rows(logits, self.sampling, TOP)
             if not all(isfinite(values[0]) for values in rows.best_logits):
                 raise CheckpointError(f"{self.verifier.name} gives NaN or infinite logits; its weights are unusable")
             verdict = verify(rows, draft, self.sampling, generator)
-            return verdict, *self._likeliest(rows)
+            return rows, verdict, *self._likeliest(rows)
 
     def _likeliest(self, rows: Rows) -> tuple[list[list[list[Any]]], list[float]]:
         """Per row the five likeliest [id, piece, p], and the margin between the first two logits."""
@@ -308,6 +369,7 @@ class Generation:
             "kind": "header",
             **self.verifier.identity,
             "verifier": self.verifier.name,
+            **({} if self._auditor is None else {"auditor": self._auditor.verifier.exact.name}),
             "drafter": self.drafter.name,
             "gamma": self.gamma,
             "sampling": {
@@ -328,7 +390,7 @@ class Generation:
         if self._finish == "stop":
             text = text[: self._stopped()]
         seconds = dict(self._seconds)
-        seconds["host"] = seconds["total"] - sum(seconds[name] for name in ("prefill", "draft", "verify", "sample"))
+        seconds["host"] = seconds["total"] - sum(spent for name, spent in seconds.items() if name != "total")
         decode = seconds["total"] - seconds["prefill"]
         new = len(self._output)
         header = self.trace.header
@@ -344,15 +406,32 @@ class Generation:
             "rounds": len(rounds),
             "mean_acceptance_length": (new - 1) / len(rounds) if rounds else None,
             **acceptance(rounds, self.gamma),
+            **self._audit_summary(),
             "seconds": seconds,
             "tokens_per_second": (new - 1) / decode if decode > 0 else None,
             **{key: header[key] for key in ("device", "backend", "model", "versions")},
             **({"note": "reference backend: not a speed measurement"} if header["backend"] == "reference" else {}),
         }
 
+    def _audit_summary(self) -> dict[str, Any]:
+        """audits, flips: those that refused a token; flip_rate: per token looked at; audit_length: tokens per audit,
+        audit_planned: the length in force at the end; retracted: tokens taken back."""
+        if self._auditor is None:
+            return {}
+        audits = self.trace.audits
+        return {
+            "audits": len(audits),
+            "flips": self._auditor.refused,
+            "flip_rate": self._auditor.flip_rate,
+            "audit_length": sum(audit.length for audit in audits) / len(audits) if audits else None,
+            "audit_planned": self._auditor.length,
+            "retracted": sum(audit.length - audit.accepted for audit in audits),
+        }
+
 
 def stream(verifier: Verifier, prompt: Prompt, **options: Any) -> Generation:
-    """A run to iterate over: yields a Round as each is verified. Options as in `Generation`."""
+    """A run to iterate over: yields a Round as each is verified, and an Audit as each is done (`.kind` tells). Options
+    as in `Generation`."""
     return Generation(verifier, prompt, **options)
 
 

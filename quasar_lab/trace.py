@@ -1,8 +1,10 @@
 """The record of a run: the one truth that displays, tests and reports read.
 
 A trace is a header (what ran), the token of the prefill, one record per round (what was drafted, what the target
-thought of it, what was kept) and a footer (the summary). As JSON lines, ``"schema": "quasar-trace/1"``; every id comes
-with its text piece, so that a trace can be shown, replayed and measured without a model or a tokenizer.
+thought of it, what was kept) and a footer (the summary). Where an exact verifier audits a fast one, its audits stand
+between the rounds, in the order they happened, and the text is what they left: a round's tokens are provisional until
+then. As JSON lines, ``"schema": "quasar-trace/1"``; every id comes with its text piece, so that a trace can be shown,
+replayed and measured without a model or a tokenizer.
 """
 
 import json
@@ -14,7 +16,7 @@ from typing import Any
 from quasar_lab import storage
 from quasar_lab.errors import TraceError
 from quasar_lab.forms import OBJECT, TEXT, Form, fields, numbered_lines, parse
-from quasar_lab.trace_forms import FOOTER, HEADER, PREFILL, SCHEMA, round_form
+from quasar_lab.trace_forms import AUDIT, FOOTER, HEADER, PREFILL, SCHEMA, round_form
 
 
 @dataclass
@@ -51,6 +53,36 @@ class Round:
 
 
 @dataclass
+class Audit:
+    """One pass of the exact verifier over the tokens that rounds have emitted since its last.
+
+    after: rounds before it. position: index in prompt + output of the first token audited. length: tokens audited;
+    accepted: of these, kept. planned: the length in force; trigger: why it came ("due", "eos", "stop", "limit",
+    "cancelled"). emitted_ids: those kept, and behind them the exact verifier's own token unless the text ends there;
+    emitted_states: "accepted", then "corrected" or "bonus". q, p, u: per token audited, as for drafts. top, margin: per
+    row, one more than tokens where the text may go on. ms: verify, sample, host.
+    """
+
+    index: int
+    after: int
+    position: int
+    length: int
+    accepted: int
+    planned: int
+    trigger: str
+    emitted_ids: list[int]
+    emitted_pieces: list[str]
+    emitted_states: list[str]
+    q: list[float]
+    p: list[float]
+    u: list[float | None]
+    top: list[list[list[Any]]]
+    margin: list[float]
+    ms: dict[str, float]
+    kind: str = "audit"
+
+
+@dataclass
 class Prefill:
     """The token sampled from the prompt's last row; it is no round."""
 
@@ -64,26 +96,65 @@ class Prefill:
 
 @dataclass
 class Trace:
-    """header and footer as in the JSON lines; footer None while the run goes on."""
+    """header and footer as in the JSON lines; footer None while the run goes on. audits: empty unless an exact verifier
+    audits the one that wrote."""
 
     header: dict[str, Any]
     prefill: Prefill | None = None
     rounds: list[Round] = field(default_factory=list)
     footer: dict[str, Any] | None = None
+    audits: list[Audit] = field(default_factory=list)
+
+    @property
+    def audited(self) -> bool:
+        """Whether rounds are provisional here until an audit."""
+        return "auditor" in self.header
+
+    def steps(self) -> Iterator[Round | Audit]:
+        """Rounds and audits in the order they happened."""
+        audits = iter(self.audits)
+        audit = next(audits, None)
+        for done in range(len(self.rounds) + 1):
+            while audit is not None and audit.after <= done:
+                yield audit
+                audit = next(audits, None)
+            yield from self.rounds[done : done + 1]
+
+    def audit_states(self) -> list[list[str]]:
+        """Per round the state of every emitted token as of now: "retracted" where an audit refused it or one before it,
+        "provisional" where none has seen it, else the round's own.
+
+        Without audits, every round's own states.
+        """
+        states = [list(record.emitted_states) for record in self.rounds]
+        if not self.audited:
+            return states
+        places = [(index, place) for index, row in enumerate(states) for place in range(len(row))]
+        seen = 0
+        for audit in self.audits:
+            for index, place in places[seen + audit.accepted : seen + audit.length]:
+                states[index][place] = "retracted"
+            seen += audit.length
+        for index, place in places[seen:]:
+            states[index][place] = "provisional"
+        return states
 
     @property
     def token_ids(self) -> list[int]:
-        """All emitted tokens."""
-        first = self.prefill.emitted_ids if self.prefill else []
-        return [*first, *(token for record in self.rounds for token in record.emitted_ids)]
+        """All emitted tokens; of an audited run, those that audits have left."""
+        return [token for record in self._settled() for token in record.emitted_ids]
+
+    def _settled(self) -> "Iterator[Prefill | Round | Audit]":
+        if self.prefill is not None:
+            yield self.prefill
+        yield from self.audits if self.audited else self.rounds
 
     @property
     def text(self) -> str:
         """The answer, without special tokens and stop strings; while the run goes on, the pieces so far."""
         if self.footer is not None:
             return self.footer["summary"]["text"]
-        first = self.prefill.emitted_pieces if self.prefill else []
-        return "".join([*first, *(piece for record in self.rounds for piece in record.emitted_pieces)])
+        return "".join(piece for record in self._settled() for piece in record.emitted_pieces)
 
     def summary(self) -> dict[str, Any]:
         """The JSON of `quasar-lab generate`. Raises TraceError while the run goes on."""
@@ -96,9 +167,9 @@ class Trace:
         yield self.header
         if self.prefill is not None:
             yield asdict(self.prefill)
-        for record in self.rounds:
+        for record in self.steps():
             line = asdict(record)
-            if line["other"] is None:
+            if isinstance(record, Round) and record.other is None:
                 del line["other"]
             yield line
         if self.footer is not None:
@@ -129,7 +200,8 @@ class Trace:
             raise TraceError(f"{path} does not start with a {SCHEMA} header")
         _check(HEADER, header, f"line {first} of {path}")
         trace = cls(header)
-        known = {"prefill": PREFILL, "round": round_form(header["gamma"]), "footer": FOOTER}
+        known = {"prefill": PREFILL, "round": round_form(header["gamma"]), "audit": AUDIT, "footer": FOOTER}
+        pending: list[int] = []
         for number, line in lines:
             record = _record(number, line, path)
             kind = record.pop("kind")
@@ -138,6 +210,11 @@ class Trace:
                 trace.prefill = Prefill(**record)
             elif kind == "round":
                 trace.rounds.append(Round(**record))
+                pending += record["emitted_ids"]
+            elif kind == "audit":
+                _check(_audit_of(pending, len(trace.rounds), trace.audited), record, f"line {number} of {path}")
+                trace.audits.append(Audit(**record))
+                pending = []
             elif kind == "footer":
                 trace.footer = {"kind": kind, **record}
         return trace
@@ -155,6 +232,27 @@ def _record(number: int, line: str, path: str | Path) -> dict[str, Any]:
         raise TraceError(f"{where} is not a trace record: {error}") from error
     _check(fields({"kind": TEXT}), record, where)
     return record
+
+
+def _audit_of(pending: list[int], rounds: int, audited: bool) -> Form:
+    """What an audit must say where it stands in the file: as many tokens as waited for it, and those it kept."""
+
+    def check(record: Any, name: str) -> str | None:
+        kept = record["accepted"]
+        facts = {
+            "there is no auditor in the header": audited,
+            f"after is {record['after']}; accepted: {rounds}, the rounds before it": record["after"] == rounds,
+            f"length is {record['length']}; accepted: {len(pending)}, the tokens that waited": record["length"]
+            == len(record["p"])
+            == len(pending),
+            f"accepted is {kept}; accepted: 0…{len(pending)}": kept <= len(pending),
+            "emitted_ids do not start with the tokens kept": record["emitted_ids"][:kept] == pending[:kept],
+            "emitted_ids are not those kept and at most one more": kept <= len(record["emitted_ids"]) <= kept + 1,
+            "top is not one row per token, or one more": len(pending) <= len(record["top"]) <= len(pending) + 1,
+        }
+        return next((fault for fault, holds in facts.items() if not holds), None)
+
+    return check
 
 
 def _check(form: Form, record: Any, where: str) -> None:

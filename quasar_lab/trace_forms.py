@@ -47,6 +47,7 @@ HEADER = all_of(
             "prompt_ids": list_of(COUNT, least=1),
             "prompt_pieces": list_of(TEXT),
             "prompt_text": optional(TEXT),
+            "auditor?": TEXT,
         }
     ),
     lengths(prompt_ids=0, prompt_pieces=0),
@@ -54,6 +55,25 @@ HEADER = all_of(
 PREFILL = all_of(
     fields({**EMITTED, **ROWS, "ms": POSITIVE}, closed=True),
     lengths(emitted_ids=0, emitted_pieces=0),
+    lengths(top=0, margin=0),
+)
+AUDIT = all_of(
+    fields(
+        {
+            **EMITTED,
+            **ROWS,
+            **dict.fromkeys(("index", "after", "position", "length", "accepted", "planned"), COUNT),
+            "trigger": one_of("due", "eos", "stop", "limit", "cancelled"),
+            "emitted_states": list_of(one_of(*STATES)),
+            "q": list_of(POSITIVE),
+            "p": list_of(POSITIVE),
+            "u": list_of(optional(POSITIVE)),
+            "ms": fields(dict.fromkeys(("verify", "sample", "host"), POSITIVE)),
+        },
+        closed=True,
+    ),
+    lengths(emitted_ids=0, emitted_pieces=0, emitted_states=0),
+    lengths(q=0, p=0, u=0),
     lengths(top=0, margin=0),
 )
 SUMMARY = fields(
@@ -66,6 +86,8 @@ SUMMARY = fields(
         "survival": list_of(optional(POSITIVE)),
         "seconds": mapping_of(number()),
         "versions": mapping_of(TEXT),
+        **dict.fromkeys(("audits?", "flips?", "retracted?", "audit_planned?"), COUNT),
+        **dict.fromkeys(("flip_rate?", "audit_length?"), optional(POSITIVE)),
     }
 )
 FOOTER = fields({"summary": SUMMARY})

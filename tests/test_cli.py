@@ -11,6 +11,7 @@ import quasar_kernels
 from toys import ToyVerifier
 
 from quasar_lab import cli, lab, speculative
+from quasar_lab.cli_replay import print_rounds
 from quasar_lab.speculative import generate
 from quasar_lab.trace import Trace
 
@@ -127,13 +128,13 @@ def test_replay_tells_flips_only_where_something_was_decided(capsys):
     for record in trace.rounds:
         flip = [place > record.accepted for place in range(len(record.draft_ids))]
         record.other = {"verifier": "other", "flip": flip}
-    cli._print_rounds(trace)
+    print_rounds(trace)
     out = capsys.readouterr().out
     assert "⇄" not in out
     assert "retracted" not in out
     assert out.splitlines()[-1] == f"other decides otherwise in 0 of {len(trace.rounds)} rounds"
     rounds[0].other["flip"][0] = True
-    cli._print_rounds(trace)
+    print_rounds(trace)
     out = capsys.readouterr().out
     assert out.count("⇄ other decides otherwise at draft 1\n") == 1
     assert out.splitlines()[-1] == f"other decides otherwise in 1 of {len(trace.rounds)} rounds"
@@ -232,6 +233,12 @@ BAD = {
     "no calibration": ["prepare", "--recipe", "w8a8-smoothquant:0.41", "--calibration", "/nowhere.txt"],
     "port": ["lab", "--port", "0"],
     "notebook": ["report", "99_nothing"],
+    "audited by itself": ["generate", "--prompt", "a", "--verifier", "bf16+bf16"],
+    "audited by a recipe": ["generate", "--prompt", "a", "--verifier", "w8a8+w8a8"],
+    "audited twice": ["generate", "--prompt", "a", "--verifier", "w8a8+bf16+bf16"],
+    "unknown recipe audited": ["generate", "--prompt", "a", "--verifier", "w9+bf16"],
+    "fidelity of an audited verifier": ["fidelity", "--text", __file__, "--verifier", "w8a8+bf16"],
+    "a step of an audited verifier": ["bench", "step", "--verifiers", "bf16,w8a8+bf16"],
     "parameter": ["report", "00_start_here", "-p", "9x", "1"],
 }
 
@@ -248,7 +255,6 @@ def test_bad_usage_is_one_line_and_exit_2(capsys, arguments):
 
 LATER = [
     ["export", "--recipe", "w8a8"],
-    ["generate", "--prompt", "a", "--verifier", "w8a8+bf16"],
     ["generate", "--prompt", "a", "--verifier", "pruned:0.5"],
     ["generate", "--prompt", "a", "--verifier", "w4a8"],
     ["generate", "--prompt", "a", "--drafter", "medusa"],
