@@ -20,12 +20,12 @@ Rules that make this true:
   and at a provisional end of the text, which is no end until BF16 has agreed.
 
 **How long to wait.** Short audits pay for a BF16 pass often; long ones lose more when a token is refused, and a wide
-pass costs more too. If a token is refused with probability f, an audit of L tokens gives 1 + Σ_{i≤L} (1−f)^i tokens for
-L·(time of a pending token) + T_BF16(L+1). L is the length that gives the most per second. f is the share of refusals so
-far, counted from 1.5 in 50, as if seen before; pass times come from `curves` where the caller has measured them
-(`benchmark.step`), else from the bytes of the weights and the shape in `SHAPE`. Both depend on nothing but the tokens
-so far, never on a clock of this run, so a seed gives the same run again. At temperature 0 no choice of L changes the
-text.
+pass costs more too. If a token is refused with probability f, an audit of n tokens gives 1 + Σ_{i≤n} (1−f)^i tokens for
+n·(time of a pending token) + T_BF16(n+1). An audit that is due waits for its round to end, so n is L and what rounds
+add beyond, on average; L is what gives the most tokens per second. f is the share of refusals so far, counted from 1.5
+in 50, as if seen before; pass times come from `curves` where the caller has measured them (`benchmark.step`), else from
+the bytes of the weights and the shape in `SHAPE`. All of this depends on nothing but the tokens so far, never on a
+clock of this run, so a seed gives the same run again. At temperature 0 no choice of L changes the text.
 
 What is lost: memory for both sets of weights and two caches, and speed, compared with INT8 alone: where wide BF16
 passes are slow (cores without BF16 products), an audit costs as much as several rounds. Drafting with a quantized model
@@ -52,12 +52,14 @@ Curves = Mapping[str, Mapping[Any, float]]
 LONGEST = 48
 """The most that L is chosen to be."""
 
+WIDEST_ROUND = 17
+
 LARGEST_LENGTH = 256
 """The most that a caller may ask for."""
 
-SHAPE = ((1, 1.0), (6, 1.2), (8, 1.6), (16, 2.6), (32, 5.0), (64, 10.0))
-"""(width, time of a pass over that of width 1), for want of a measured curve: the embedded model in BF16 on two cores
-of an EPYC (AVX-512). Memory decides up to width 6, products beyond."""
+SHAPE = {1: 1.0, 6: 1.2, 7: 1.5, 16: 2.6, 32: 5.0, 64: 10.0}
+"""Width → time of a pass over that of width 1, for want of a measured curve: the embedded model in BF16 on two cores of
+an EPYC (AVX-512). Memory decides up to width 6, products beyond."""
 
 PRIOR_REFUSED, PRIOR_JUDGED = 1.5, 50.0
 
@@ -150,11 +152,11 @@ class Audited:
         with single_torch_thread():
             self.fast.adopt(cache.fast, cache.exact, start, cache.exact.length)
 
-    def cost(self, verifier: Verifier, width: float) -> float:
-        """Time of a pass, in a unit of its own: comparable between the two verifiers."""
-        if self.curves:
-            return interpolate(self.curves[verifier.name], width)
-        return verifier.weight_bytes * interpolate(dict(SHAPE), width)
+    def costs(self, verifier: Verifier) -> list[float]:
+        """Time of a pass of width 0, 1, … in a unit of its own, the same for both verifiers."""
+        curve = self.curves.get(verifier.name, SHAPE)
+        unit = 1 if self.curves else verifier.weight_bytes
+        return [unit * interpolate(curve, width) for width in range(LONGEST + WIDEST_ROUND + 2)]
 
 
 def audited(fast: Adopting, exact: Verifier, length: int | None = None, curves: Curves | None = None) -> Audited:
@@ -192,9 +194,9 @@ class Auditor:
         self.pending: list[int] = []
         self.judged = self.refused = 0
         self._drawn_from: list[Tensor] = []
+        self._fast, self._exact = verifier.costs(verifier.fast), verifier.costs(verifier.exact)
         # As if one plain round had been seen: then the first real one decides.
-        self._rounds = self._widths = self._tokens = 1
-        self._exact_cost = [verifier.cost(verifier.exact, length + 1) for length in range(1, LONGEST + 1)]
+        self._rounds = self._widths = self._tokens = self._squares = 1
 
     def wait(self, ids: Sequence[int], probs: Tensor | None, width: int) -> None:
         """Takes the tokens of a round of this width; probs f32 [≥ len(ids), vocab], the rows each was drawn from (None:
@@ -202,7 +204,8 @@ class Auditor:
         self.pending += ids
         if probs is not None:
             self._drawn_from.append(probs[: len(ids)])
-        self._rounds, self._widths, self._tokens = self._rounds + 1, self._widths + width, self._tokens + len(ids)
+        self._rounds, self._widths = self._rounds + 1, self._widths + width
+        self._tokens, self._squares = self._tokens + len(ids), self._squares + len(ids) ** 2
 
     def draft(self) -> Draft:
         """The pending tokens as a draft for the exact verifier."""
@@ -225,16 +228,23 @@ class Auditor:
         """L: how many tokens to let wait, from what has been seen so far."""
         if self.verifier.length is not None:
             return self.verifier.length
-        keep = 1 - (self.refused + PRIOR_REFUSED) / (self.judged + PRIOR_JUDGED)
-        per_token = self.verifier.cost(self.verifier.fast, self._widths / self._rounds) * self._rounds / self._tokens
-        best, most, gain, share = 1, 0.0, 1.0, 1.0
-        for length, audit in enumerate(self._exact_cost, 1):
-            share *= keep
-            gain += share
-            speed = gain / (length * per_token + audit)
-            if speed > most:
-                best, most = length, speed
-        return best
+        refused = (self.refused + PRIOR_REFUSED) / (self.judged + PRIOR_JUDGED)
+        per_token = between(self._fast, self._widths / self._rounds) * self._rounds / self._tokens
+        # A round of k tokens that passes L ends (k − 1) / 2 beyond it on average, and long rounds pass L more often.
+        beyond = (self._squares / self._tokens - 1) / 2
+
+        def speed(length: int) -> float:
+            waiting = length + beyond
+            cost = waiting * per_token + between(self._exact, waiting + 1)
+            return (1 - (1 - refused) ** (waiting + 1)) / cost
+
+        return max(range(1, LONGEST + 1), key=speed)
+
+
+def between(costs: Sequence[float], width: float) -> float:
+    """Costs at whole widths, at a width between two."""
+    low = int(width)
+    return costs[low] + (costs[low + 1] - costs[low]) * (width - low)
 
 
 def interpolate(curve: Mapping[Any, float], width: float) -> float:

@@ -11,7 +11,7 @@ would look faster than its floor.
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +49,38 @@ def stream_bandwidth(ops: ModuleType, repeats: int = 9) -> float:
     return STREAM_BYTES / percentiles(seconds)[1] / 1e9
 
 
+class StepTimer:
+    """Verify passes behind `context` cached tokens, logits of every row, verifiers in turn: `sample()` times one pass
+    of each width of each. The constructor warms up."""
+
+    def __init__(self, verifiers: Sequence[Decoder], widths: Mapping[str, Sequence[int]], context: int):
+        self._verifiers, self._widths, self._context = verifiers, widths, context
+        self._generator = torch.Generator().manual_seed(0)
+        prompt = self._ids(context)
+        self.caches = []
+        for verifier in verifiers:
+            cache = verifier.new_cache(context + max(widths[verifier.name]))
+            verifier.forward(prompt, cache, logits="last")
+            self.caches.append(cache)
+        self.sample()
+
+    def _ids(self, count: int) -> list[int]:
+        return torch.randint(self._verifiers[0].vocab, (count,), generator=self._generator).tolist()
+
+    def sample(self) -> dict[str, dict[int, float]]:
+        """Verifier → width → milliseconds of one pass."""
+        times: dict[str, dict[int, float]] = {verifier.name: {} for verifier in self._verifiers}
+        for width in sorted(set().union(*self._widths.values())):
+            ids = self._ids(width)
+            for verifier, cache in zip(self._verifiers, self.caches, strict=True):
+                if width in self._widths[verifier.name]:
+                    begun = time.perf_counter()
+                    verifier.forward(ids, cache)
+                    times[verifier.name][width] = 1e3 * (time.perf_counter() - begun)
+                    verifier.rollback(cache, self._context)
+        return times
+
+
 def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256, samples: int = 20) -> dict[str, Any]:
     """Time of one verify pass (logits of every row) per verifier and width, behind `context` cached tokens.
 
@@ -61,34 +93,17 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
     room = min(verifier.context for verifier in verifiers) - max(widths)
     if not 1 <= context <= room:
         raise InputError(f"context is {context}; accepted: 1…{room}")
-    generator = torch.Generator().manual_seed(0)
-    prompt = torch.randint(verifiers[0].vocab, (context,), generator=generator).tolist()
-    caches = []
-    for verifier in verifiers:
-        cache = verifier.new_cache(context + max(widths))
-        verifier.forward(prompt, cache, logits="last")
-        caches.append(cache)
-    bandwidth = [stream_bandwidth(verifiers[0].ops)]
-    times: dict[tuple[str, int], list[float]] = {
-        (verifier.name, width): [] for verifier in verifiers for width in widths
-    }
-    for sample in track(range(samples + 1), samples + 1, "Timing steps"):
-        for width in widths:
-            ids = torch.randint(verifiers[0].vocab, (width,), generator=generator).tolist()
-            for verifier, cache in zip(verifiers, caches, strict=True):
-                begun = time.perf_counter()
-                verifier.forward(ids, cache)
-                spent = time.perf_counter() - begun
-                verifier.rollback(cache, context)
-                if sample:  # the first round warms up
-                    times[verifier.name, width].append(1e3 * spent)
+    timer = StepTimer(verifiers, {verifier.name: widths for verifier in verifiers}, context)
+    bandwidth, found = [stream_bandwidth(verifiers[0].ops)], []
+    for sample in track(range(1, samples + 1), samples, "Timing steps"):
+        found.append(timer.sample())
         if sample % 10 == 9:
             bandwidth.append(stream_bandwidth(verifiers[0].ops, repeats=3))
     gigabytes = percentiles(bandwidth)[1]
     rows = []
-    for verifier, cache in zip(verifiers, caches, strict=True):
+    for verifier, cache in zip(verifiers, timer.caches, strict=True):
         for width in widths:
-            low, middle, high = percentiles(times[verifier.name, width])
+            low, middle, high = percentiles([times[verifier.name][width] for times in found])
             read = verifier.weight_bytes + (context + width) * cache.row_bytes
             floor = read / gigabytes / 1e6
             rows.append(

@@ -177,6 +177,8 @@ def bench_decode(
             "acceptance_factor": "acceptance",
             "other_factor": "other",
         }
+        if any(row["audits"] for row in found["runs"]):
+            headings |= {"audits": "audits", "audit_length": "length", "flip_rate": "flips"}
         print_table(found["runs"], headings)
     if not found["complete"]:
         raise typer.Exit(130)

@@ -95,22 +95,71 @@ def test_identity_with_plain_is_counted():
     assert (row["identical_to_plain"], row["different_from_plain"]) == (0, ["1"])
 
 
+def test_an_audited_arm_counts_its_audits():
+    curves = {"bf16": {"1": 10.0, "5": 12.0, "9": 20.0}, "w8a8": {"1": 5.0, "5": 6.0}}
+    audited = Answer(
+        **{
+            **item("w8a8+bf16", "ngram", rounds=15, step=0.006, other=0.002).__dict__,
+            "audit": 0.040,
+            "audit_widths": {5: 2, 7: 1},
+            "audited": 16,
+            "judged": 14,
+            "flips": 2,
+        }
+    )
+    found = summarise([item(), audited], curves, ("bf16", "none"))
+    row = next(row for row in found if row["verifier"] == "w8a8+bf16")
+    seconds = 15 * 0.008 + 0.040
+    assert row["speedup"] == pytest.approx(30 * 0.011 / seconds)
+    assert row["tokens_per_second"] == pytest.approx(30 / seconds)
+    assert row["step_factor"] == pytest.approx(0.010 / ((15 * 0.006 + 0.040) / 15))
+    assert row["step_factor"] * row["acceptance_factor"] * row["other_factor"] == pytest.approx(row["speedup"])
+    passes = 15 * 0.006 + 2 * 0.012 + 0.016
+    assert row["predicted_speedup"] == pytest.approx(30 * 0.011 / (passes + 15 * 0.002))
+    assert (row["audits"], row["audit_length"], row["flip_rate"]) == (3, 16 / 3, 2 / 14)
+    assert found[0]["audits"] is found[0]["audit_length"] is found[0]["flip_rate"] is None
+
+
+def test_an_audited_answer_is_compared_with_the_auditors():
+    own, audited = item("w8a8"), item("w8a8+bf16", "ngram")
+    changed = Answer(**{**audited.__dict__, "ids": [[1]]})
+    for answer, same in ((audited, 1), (changed, 0)):
+        rows = rows_of([item(), Answer(**{**own.__dict__, "ids": [[1]]}), answer])
+        assert rows["w8a8+bf16", "ngram", "maths"]["identical_to_plain"] == same
+
+
 @pytest.fixture
 def counted(monkeypatch):
     """Replaces the measuring by known answers; `calls` says how often, `stop_after` interrupts."""
     calls, stop = [], {"after": 10**9}
 
     def answered(verifier, drafter, question, settings):
-        if len(calls) >= stop["after"]:
+        if len(answers(calls)) >= stop["after"]:
             raise KeyboardInterrupt
         calls.append((verifier.name, drafter, question.id))
         return item(verifier.name, drafter, question.id, question.category, step=0.001 * (1 + len(question.id)))
 
     monkeypatch.setattr(decode_benchmark, "answer", answered)
-    monkeypatch.setattr(decode_benchmark, "_curves", lambda *_: CURVES)
+    monkeypatch.setattr(decode_benchmark, "_timer", lambda *_: Steps(calls))
     monkeypatch.setattr(decode_benchmark, "generate", lambda *_, **__: None)
     monkeypatch.setattr(decode_benchmark, "threads", lambda _: 2)
     return calls, stop
+
+
+class Steps:
+    """A timer whose passes get slower by a millisecond with every sample."""
+
+    def __init__(self, calls):
+        self.calls, self.samples = calls, 0
+
+    def sample(self):
+        self.calls.append("steps")
+        self.samples += 1
+        return {name: {int(width): ms + self.samples for width, ms in curve.items()} for name, curve in CURVES.items()}
+
+
+def answers(calls):
+    return [call for call in calls if call != "steps"]
 
 
 class Words:
@@ -141,7 +190,9 @@ def test_a_cut_run_goes_on_and_gives_the_same_table(counted, tmp_path, capsys):
     whole = decode_benchmark.run(*arms, state=tmp_path / "a.jsonl")
     assert whole["complete"]
     assert not (tmp_path / "a.jsonl").exists()
-    assert sorted(calls) == sorted(itertools.product(["bf16", "w8a8"], ["none", "ngram"], [q.id for q in QUESTIONS]))
+    assert sorted(answers(calls)) == sorted(
+        itertools.product(["bf16", "w8a8"], ["none", "ngram"], [q.id for q in QUESTIONS])
+    )
 
     calls.clear()
     stop["after"] = 7
@@ -153,12 +204,32 @@ def test_a_cut_run_goes_on_and_gives_the_same_table(counted, tmp_path, capsys):
         file.write('{"verifier": "bf1')  # the line that a kill cut off
     stop["after"] = 10**9
     again = decode_benchmark.run(*arms, state=tmp_path / "b.jsonl")
-    assert len(calls) == 20
+    assert len(answers(calls)) == 20
 
     def table(found):
-        return sorted(found["runs"], key=str)
+        rows = [{key: value for key, value in row.items() if key != "predicted_speedup"} for row in found["runs"]]
+        return sorted(rows, key=str)
 
     assert table(again) == table(whole)
+
+
+def test_steps_are_timed_between_the_questions(counted, tmp_path):
+    """As often before each question as after the last, so that a machine that slows down slows the prediction too."""
+    calls, stop = counted
+    arms = [Named("bf16"), Named("w8a8")], ["none", "ngram"], QUESTIONS, Settings()
+    found = decode_benchmark.run(*arms, state=tmp_path / "a.jsonl")
+    gap, turn = ["steps"] * 3, [False] * 4
+    assert [call if call == "steps" else False for call in calls] == [*(gap + turn) * 5, *gap]
+    assert found["step_ms"]["bf16"] == {"1": 10 + 9.5, "5": 12 + 9.5}, "not the median of 18 samples"
+
+    calls.clear()
+    stop["after"] = 7
+    decode_benchmark.run(*arms, state=tmp_path / "b.jsonl")
+    assert calls.count("steps") == 6
+    stop["after"] = 10**9
+    again = decode_benchmark.run(*arms, state=tmp_path / "b.jsonl")
+    assert calls.count("steps") == 6 + 3 * 5
+    assert again["complete"]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +251,7 @@ def test_unusable_questions_are_refused_before_anything_is_timed(counted, questi
 def test_the_same_id_in_two_categories_is_two_questions(counted, tmp_path):
     questions = [Question("1", "a", ("x",)), Question("1", "b", ("y",))]
     found = decode_benchmark.run([Named("bf16")], ["none", "ngram"], questions, Settings(), tmp_path / "s.jsonl")
-    assert len(counted[0]) == 4
+    assert len(answers(counted[0])) == 4
     assert {(row["drafter"], row["category"]) for row in found["runs"]} >= {("ngram", "a"), ("ngram", "b")}
 
 
@@ -233,3 +304,23 @@ def test_the_real_thing(capsys, tmp_path):
     assert all(set(keys.split()) <= set(row) for row in found["runs"])
     assert len(found["runs"]) == 4
     assert all(row["identical_to_plain"] == 1 for row in found["runs"])
+
+
+@pytest.mark.slow
+def test_the_real_thing_audited(capsys, tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question_id": 1, "category": "a", "turns": ["Count from one to thirty in words."]}\n')
+    options = ["--prompts", str(path), "--max-new-tokens", "48", "--verifiers", "bf16,w8a8+bf16"]
+    assert cli.run(["bench", "decode", *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {(row["verifier"], row["drafter"]): row for row in found["runs"]}
+    assert set(found["step_ms"]) == {"bf16", "w8a8"}
+    assert {"1", "5", "16", "48"} <= set(found["step_ms"]["bf16"])
+    for drafter in ("none", "ngram"):
+        row = rows["w8a8+bf16", drafter]
+        assert row["identical_to_plain"] == 1
+        assert row["audits"] > 0
+        assert 0 <= row["flip_rate"] < 0.5
+        assert row["predicted_speedup"] > 0
+    assert cli.run(["bench", "decode", *options]) == 0
+    assert "flips" in capsys.readouterr().out.splitlines()[0]
