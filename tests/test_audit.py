@@ -643,6 +643,18 @@ def test_shown_as_text_and_as_a_strip(trace, tmp_path, capsys):
     assert cli.run(["replay", str(tmp_path / "run.jsonl"), "--html", str(tmp_path / "run.html")]) == 0
 
 
+def test_the_live_strip_is_told_of_audits():
+    from quasar_lab.widgets import TokenStrip
+
+    strip = TokenStrip()
+    strip.run(ql.stream(toy_pair(0.8, 6), [1, 2], max_new_tokens=30))
+    strip.wait()
+    assert strip.status == ""
+    kinds = [record["kind"] for record in strip.records]
+    assert kinds == [record["kind"] for record in strip.trace.records()]
+    assert "audit" in kinds
+
+
 # --- ends that are none -----------------------------------------------------------------------------------------------
 
 
