@@ -1,6 +1,5 @@
 """An INT8 verifier audited by BF16 writes the BF16 model's own text."""
 
-import copy
 import json
 from dataclasses import replace
 
@@ -10,20 +9,17 @@ from conftest import write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from toys import VOCAB, FixedDrafter, Letters, SamplingDrafter, ToyVerifier, exact_law, law_p_value
+from toys import VOCAB, FixedDrafter, toy_pair
 
 import quasar_lab as ql
-from quasar_lab import audit, cli, quantization, sampling, speculative
+from quasar_lab import audit, quantization
 from quasar_lab.audit import Audited, Auditor, interpolate
 from quasar_lab.calibration import collect
 from quasar_lab.decoder import Output, ValueMap
 from quasar_lab.drafting import NoDrafter
-from quasar_lab.errors import InputError, TraceError
-from quasar_lab.replay import rescore
-from quasar_lab.trace import Trace
+from quasar_lab.errors import InputError
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-RUNS = 2000
 
 
 def smoothed(model, folder):
@@ -196,15 +192,6 @@ def test_any_fast_verifier_any_draft_any_end(prompt, gamma, limit, length, noise
     check_records(trace)
 
 
-def toy_pair(noise=1.0, length=None, eos=(), context=1000, seed=3):
-    """A toy and another whose table differs from it by `noise`."""
-    exact, fast = (ToyVerifier(tuple(eos), context, seed) for _ in "ab")
-    other = torch.randn(fast.table.shape, generator=torch.Generator().manual_seed(seed + 100))
-    fast.table, fast.name, fast.weight_bytes = fast.table + noise * other, "fast", 1
-    exact.tokenizer = fast.tokenizer = Letters()
-    return ql.audited(fast, exact, length)
-
-
 def check_records(trace):
     """What records say about each other: every token of a round is audited once, in order."""
     summary, states = trace.summary(), trace.audit_states()
@@ -363,127 +350,6 @@ def test_the_embedded_model_audited_writes_its_bf16_text(embedded, w8a8):
     assert refused, "nothing was refused: this shows little"
 
 
-# --- temperature above 0: in distribution -----------------------------------------------------------------------------
-
-CASES = {
-    "bonus behind each token": ("none", {"length": 1, "limit": 5}, {"temperature": 1.0}),
-    "rounds with sampled drafts": ("distribution", {"length": 3, "limit": 5}, {"temperature": 1.0}),
-    "rounds with copied drafts": ("one-hot", {"length": 2, "limit": 4}, {"temperature": 1.3, "top_k": 6}),
-    "one audit at the limit": ("distribution", {"length": 50, "limit": 3}, {"temperature": 0.7, "top_p": 0.8}),
-    "adapting": ("distribution", {"length": None, "limit": 12}, {"temperature": 1.7}),
-    "ended by a token": ("distribution", {"length": 3, "limit": 5, "eos": (7, 2)}, {"temperature": 1.0}),
-}
-DRAFTERS = {
-    "none": lambda seed: NoDrafter(),
-    "one-hot": lambda seed: FixedDrafter(lambda ids, budget: [(ids[-1] + 1 + n) % VOCAB for n in range(budget)]),
-    "distribution": lambda seed: SamplingDrafter(seed + 100_000),
-}
-
-
-def p_value(case, runs=RUNS):
-    """χ² of the joint law of the first three tokens, drafter → fast → exact, against plain decoding with the exact
-    one."""
-    drafter, shape, options = CASES[case]
-    pair = toy_pair(1.5, shape["length"], shape.get("eos", ()))
-    prompt = [4, 7]
-
-    def text(seed):
-        chosen = {"drafter": DRAFTERS[drafter](seed), "gamma": 3, "max_new_tokens": shape["limit"], "seed": seed}
-        return ql.generate(pair, prompt, **chosen, **options).token_ids
-
-    return law_p_value(exact_law(pair.exact, prompt, options), map(text, range(runs)))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_joint_law_is_the_exact_verifiers(case):
-    assert p_value(case) > 0.001
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["rounds with sampled drafts", "ended by a token"])
-def test_the_joint_law_is_the_exact_verifiers_in_many_runs(case):
-    assert p_value(case, 8000) > 0.001
-
-
-def test_the_fast_verifiers_law_is_another(monkeypatch):
-    """The statistic sees a verifier that is not audited at all: every pending token kept."""
-    genuine = speculative.verify
-
-    def lenient(rows, draft, *rest):
-        verdict = genuine(rows, draft, *rest)
-        if isinstance(draft, Waited):
-            return replace(verdict, accepted=len(draft.ids), next_ids=[], next_states=[])
-        return verdict
-
-    class Waited(speculative.Draft):
-        pass
-
-    monkeypatch.setattr(audit, "Draft", Waited)
-    monkeypatch.setattr(speculative, "verify", lenient)
-    assert p_value("rounds with sampled drafts") < 1e-6
-
-
-def planted_q(change):
-    """`Auditor.wait` that keeps other distributions than those the tokens were drawn from."""
-    genuine = Auditor.wait
-
-    def wait(self, ids, probs, width):
-        genuine(self, ids, change(probs), width)
-
-    return wait
-
-
-@pytest.mark.parametrize("case", ["rounds with sampled drafts", "one audit at the limit"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda probs: torch.full_like(probs, 1 / VOCAB),
-        lambda probs: probs.roll(1, dims=0),  # the rows of other tokens
-        lambda probs: probs**2 / (probs**2).sum(dim=-1, keepdim=True),  # of another temperature
-    ],
-    ids=["uniform", "another row", "sharper"],
-)
-def test_a_planted_q_is_seen(monkeypatch, case, change):
-    monkeypatch.setattr(Auditor, "wait", planted_q(change))
-    assert p_value(case) < 0.001
-
-
-def test_a_planted_residual_is_seen(monkeypatch):
-    monkeypatch.setattr(sampling, "residual", lambda p, token, q: p)
-    assert p_value("bonus behind each token") < 0.001
-
-
-def test_used_draws_are_seen(monkeypatch):
-    """An audit that draws what the round drew."""
-    genuine = speculative.verify
-
-    def verify(rows, draft, options, generator):
-        if not draft.ids:
-            verify.before = generator.get_state()
-            return genuine(rows, draft, options, generator)
-        again = torch.Generator()
-        again.set_state(verify.before)
-        return genuine(rows, draft, options, again)
-
-    monkeypatch.setattr(speculative, "verify", verify)
-    assert p_value("bonus behind each token") < 0.001
-
-
-def test_a_last_token_that_is_drawn_afresh_is_seen(monkeypatch):
-    """It is why the text ended: dropping it makes ends rarer."""
-    genuine = speculative.verify
-
-    def verify(rows, draft, *rest):
-        if draft.ids and len(rows.best_ids) == len(draft.ids):
-            shorter = speculative.Draft(draft.ids[:-1], None, draft.probs[:-1])
-            verdict = genuine(rows, shorter, *rest)
-            return replace(verdict, p=[*verdict.p, 0.0], q=[*verdict.q, 0.0], u=[*verdict.u, None])
-        return genuine(rows, draft, *rest)
-
-    monkeypatch.setattr(speculative, "verify", verify)
-    assert p_value("ended by a token", 3 * RUNS) < 0.001
-
-
 def same_but_for_time(trace):
     return [
         {key: value for key, value in vars(record).items() if key != "ms"} for record in (trace.prefill, *trace.steps())
@@ -542,117 +408,6 @@ def test_times_between_measured_widths():
     curve = {"1": 10.0, "5": 12.0, "9": 20.0}
     assert [interpolate(curve, width) for width in (1, 3, 5, 6, 9, 11)] == [10, 11, 12, 14, 20, 24]
     assert interpolate({4: 3.0}, 9) == 3.0
-
-
-# --- records, and what reads them -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def trace():
-    run = ql.generate(toy_pair(0.8, 6), [1, 2, 1, 2], gamma=3, temperature=1.0, max_new_tokens=60)
-    assert {record.accepted == record.length for record in run.audits} == {True, False}
-    return run
-
-
-def test_a_trace_survives_the_disk_in_order(trace, tmp_path):
-    trace.save(tmp_path / "run.jsonl")
-    kinds = [json.loads(line)["kind"] for line in (tmp_path / "run.jsonl").read_text().splitlines()]
-    assert kinds[:2] == ["header", "prefill"]
-    assert kinds[2:-1] == [record.kind for record in trace.steps()]
-    assert kinds[2:-1].index("audit") > 0
-    loaded = Trace.load(tmp_path / "run.jsonl")
-    assert loaded == trace
-    assert loaded.token_ids == trace.summary()["token_ids"]
-    assert loaded.audit_states() == trace.audit_states()
-    contract = "kind index position length accepted emitted_ids emitted_pieces ms"
-    assert set(contract.split()) <= set(json.loads(json.dumps(vars(trace.audits[0]))))
-
-
-DROP = object()
-HOSTILE = {
-    "after": (0, -1, 10**6),
-    "position": ("1", DROP),
-    "length": (0, 2, 10**6),
-    "accepted": (-1, 10**6),
-    "trigger": ("boredom", DROP),
-    "emitted_ids": ([], [11], [10] * 40),
-    "emitted_pieces": ([], DROP),
-    "emitted_states": (["foo"],),
-    "p": ([], [float("nan")]),
-    "top": ([], [[[1, "a", 0.5]]]),
-    "ms": (5, {}),
-    "unheard_of": (1,),
-}
-
-
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in HOSTILE.items() for value in values])
-def test_every_key_of_an_audit_has_a_form(trace, tmp_path, key, value):
-    records = copy.deepcopy(list(trace.records()))
-    place = next(place for place, record in enumerate(records) if record.get("accepted"))
-    records[place].pop(key, None)
-    if value is not DROP:
-        records[place][key] = value
-    path = tmp_path / "run.jsonl"
-    path.write_text("\n".join(map(json.dumps, records)))
-    with pytest.raises(TraceError, match=f"line {place + 1} of .* is not a trace record: "):
-        Trace.load(path)
-
-
-def test_an_audit_without_an_auditor_is_refused(trace, tmp_path):
-    records = copy.deepcopy(list(trace.records()))
-    del records[0]["auditor"]
-    (tmp_path / "run.jsonl").write_text("\n".join(map(json.dumps, records)))
-    with pytest.raises(TraceError, match="no auditor"):
-        Trace.load(tmp_path / "run.jsonl")
-
-
-def test_states_as_the_run_goes_on():
-    run = ql.stream(toy_pair(1.0, 6), [1, 2], drafter="none", max_new_tokens=40)
-    for record in run:
-        flat = [state for row in run.trace.audit_states() for state in row]
-        waiting = run._auditor.pending
-        if record.kind == "audit":
-            assert waiting == []
-            assert flat[len(flat) - record.length :] == ["plain"] * record.accepted + ["retracted"] * (
-                record.length - record.accepted
-            )
-        assert flat.count("provisional") == len(waiting)
-        assert run.trace.token_ids == run._output[: len(run._output) - len(waiting)]
-        assert run.trace.text == "".join(map(Letters().piece, run.trace.token_ids))
-    plain = ql.generate(ToyVerifier(), [1, 2], max_new_tokens=9)
-    assert plain.audit_states() == [record.emitted_states for record in plain.rounds]
-
-
-def test_the_same_verifier_never_flips_an_audited_trace(trace):
-    """Rescoring stands on the tokens that audits left: with the verifiers that ran, it repeats what they said."""
-    pair = toy_pair(0.8, 6)
-    again = rescore(trace, pair.fast)
-    assert [record.other["top"] for record in again.rounds] == [record.top for record in trace.rounds]
-    assert again.audits == trace.audits
-    assert any(any(record.other["flip"]) for record in rescore(trace, pair.exact).rounds)
-    assert rescore(trace, pair).rounds[0].other["top"] == rescore(trace, pair.exact).rounds[0].other["top"]
-
-
-def test_shown_as_text_and_as_a_strip(trace, tmp_path, capsys):
-    trace.save(tmp_path / "run.jsonl")
-    assert cli.run(["replay", str(tmp_path / "run.jsonl")]) == 0
-    out = capsys.readouterr().out
-    assert "⟲ retracted" in out.splitlines()[1]
-    audits = [line for line in out.splitlines() if "audit" in line and "kept" in line]
-    assert len(audits) == len(trace.audits)
-    assert cli.run(["replay", str(tmp_path / "run.jsonl"), "--html", str(tmp_path / "run.html")]) == 0
-
-
-def test_the_live_strip_is_told_of_audits():
-    from quasar_lab.widgets import TokenStrip
-
-    strip = TokenStrip()
-    strip.run(ql.stream(toy_pair(0.8, 6), [1, 2], max_new_tokens=30))
-    strip.wait()
-    assert strip.status == ""
-    kinds = [record["kind"] for record in strip.records]
-    assert kinds == [record["kind"] for record in strip.trace.records()]
-    assert "audit" in kinds
 
 
 # --- ends that are none -----------------------------------------------------------------------------------------------

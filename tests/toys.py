@@ -5,6 +5,7 @@ import itertools
 import torch
 from scipy.stats import chisquare
 
+import quasar_lab as ql
 from quasar_lab.decoder import Output
 from quasar_lab.drafting import Draft
 from quasar_lab.sampling import Sampling, target
@@ -143,3 +144,12 @@ def law_p_value(law, texts):
         observed, expected = observed[:-1], expected[:-1]
     scale = sum(observed) / sum(expected)
     return chisquare(observed, [value * scale for value in expected]).pvalue
+
+
+def toy_pair(noise=1.0, length=None, eos=(), context=1000, seed=3):
+    """A toy and another whose table differs from it by `noise`."""
+    exact, fast = (ToyVerifier(tuple(eos), context, seed) for _ in "ab")
+    other = torch.randn(fast.table.shape, generator=torch.Generator().manual_seed(seed + 100))
+    fast.table, fast.name, fast.weight_bytes = fast.table + noise * other, "fast", 1
+    exact.tokenizer = fast.tokenizer = Letters()
+    return ql.audited(fast, exact, length)
