@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from quasar_kernels import reference
-from quasar_kernels.reference import Transform
+from quasar_kernels.reference import Transform, hadamard_size, rotation_sides
 
 __all__ = [
     "BackendUnavailable",
@@ -35,6 +35,8 @@ __all__ = [
     "rmsnorm",
     "rmsnorm_quantize",
     "rope_append",
+    "rotate",
+    "rotation_sides",
     "select",
     "silu_mul",
     "silu_mul_quantize",
@@ -113,10 +115,12 @@ def _check_transform(transform: Transform | None, size: int) -> None:
     _check_optional("inv_smooth", transform.inv_smooth, torch.float32, (size,))
     _check_optional("shift", transform.shift, torch.float32, (size,))
     if transform.rotation is not None:
-        side = transform.rotation.shape[0]
-        _check("rotation", transform.rotation, torch.float32, (side, side))
-        if size % side:
-            raise ValueError(f"rotation is {side} wide; accepted: a divisor of the {size} channels")
+        _check_rotation(transform.rotation, size)
+
+
+def _check_rotation(rotation: Tensor, size: int) -> None:
+    _check("rotation", rotation, torch.float32, (None, None))
+    hadamard_size(rotation, size)
 
 
 def quantize_rows(x: Tensor, transform: Transform | None = None, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
@@ -124,6 +128,13 @@ def quantize_rows(x: Tensor, transform: Transform | None = None, *, backend: str
     _check("x", x, torch.float32, (None, None))
     _check_transform(transform, x.shape[1])
     return select(backend, x.device.type).quantize_rows(x, transform)
+
+
+def rotate(x: Tensor, rotation: Tensor, *, backend: str = "auto") -> Tensor:
+    """See `reference.rotate`. Raises ValueError on a shape or dtype that does not fit."""
+    _check("x", x, torch.float32, (None, None))
+    _check_rotation(rotation, x.shape[1])
+    return select(backend, x.device.type).rotate(x, rotation)
 
 
 def rmsnorm(x: Tensor, w: Tensor, eps: float, *, backend: str = "auto") -> Tensor:

@@ -2,7 +2,8 @@
 
 Idea. One decoder step is seven kinds of work: normalise, quantize, multiply (INT8 or BF16), rotate-and-append, attend,
 gate. Each is one function here, written for clarity first; a kernel is right when it agrees with this file (exactly
-where INT32 decides, to a small tolerance where FP32 sums are reordered).
+where INT32 decides or the order of a sum is part of the definition, to a small tolerance where FP32 sums are
+reordered).
 
 Width-invariance. Greedy speculative decoding equals plain decoding only if the row of a token has the same bits however
 many rows share the pass. BLAS picks another kernel for M = 1 than for M = 2, so a product here always has `ROWS` = 16
@@ -13,11 +14,19 @@ the number of queries nor the cache length changes a shape.
 INT8. FP32 products of ±127 are exact only to K = 1040 (127² · 1040 < 2²⁴), so K is cut into chunks of 1024 whose FP32
 sums, exact integers, are added in INT32: exact to K = 133 000.
 
+Rotation. One channel with large numbers sets the INT8 step of its whole row; an orthonormal matrix spreads it over all
+channels, and the weights multiplied by the same matrix undo it. A dense K × K matrix would cost as much as a linear, so
+`rotate` takes the Kronecker product of a small dense P × P matrix and the Walsh-Hadamard matrix of size K/P: P + log₂
+K/P additions per number. Channel counts are a small odd number times a power of two (1536 = 12 · 128, 11008 = 43 ·
+256), which no Hadamard matrix alone would fit. Every addition has its place in the definition and products are rounded
+before they are added, so that all backends give the same bits.
+
 What is lost. Speed: weights are widened block by block on every call. Times of this backend are not speed measurements.
 
 Shapes: M rows (tokens of the pass), K inputs, N outputs, H query heads, G key/value heads, D head size, C cache
 capacity. Source: the smoothing and the order of the fused ops follow SmoothQuant (arXiv 2211.10438) and Quasar (arXiv
-2603.01399).
+2603.01399); the rotation follows QuaRot (arXiv 2404.00456), with the dense factor free instead of a fixed Hadamard
+matrix.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,8 +51,8 @@ class Transform:
     """What happens to an activation row before it is quantized: ``rotate((x − shift) · inv_smooth)``; each part is
     optional.
 
-    inv_smooth: f32 [K], 1/s of the smoothing factors. shift: f32 [K], channel centres. rotation: f32 [R, R] orthonormal
-    with R a divisor of K; each group of R neighbouring channels is multiplied by it (row vector times matrix).
+    inv_smooth: f32 [K], 1/s of the smoothing factors. shift: f32 [K], channel centres. rotation: f32 [P, P] orthonormal
+    with K/P a power of two, the dense factor that `rotate` takes.
     """
 
     inv_smooth: Tensor | None = None
@@ -71,10 +80,52 @@ def apply_transform(x: Tensor, transform: Transform | None) -> Tensor:
     if transform.inv_smooth is not None:
         x = x * transform.inv_smooth
     if transform.rotation is not None:
-        rotation = transform.rotation
-        size = rotation.shape[0]
-        x = _in_row_chunks(x.reshape(-1, size), lambda chunk: chunk @ rotation, size).reshape(x.shape)
+        x = rotate(x, transform.rotation)
     return x
+
+
+def rotation_sides(channels: int) -> list[int]:
+    """Every P that `rotate` takes for K = `channels`, ascending: the odd part of K times a power of two."""
+    twos = (channels & -channels).bit_length()
+    return [channels >> power for power in reversed(range(twos))]
+
+
+def hadamard_size(rotation: Tensor, channels: int, most: int | None = None) -> int:
+    """K/P of a rotation [P, P] for K channels. Raises ValueError, naming every P that fits, unless it is square, K/P is
+    a power of two, and P is at most `most`."""
+    sides = [side for side in rotation_sides(channels) if most is None or side <= most]
+    for side in sides:
+        if rotation.shape == (side, side):
+            return channels // side
+    limit = "" if most is None else f"; at most {most} here, `reference` takes any"
+    raise ValueError(
+        f"rotation is {list(rotation.shape)}; accepted for {channels} channels: [P, P] with P = "
+        f"{', '.join(map(str, sides)) or 'none'} ({channels}/P is a power of two{limit})"
+    )
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """x f32 [M, K] times the orthonormal matrix rotation ⊗ H: with a row seen as X [P, K/P], row-major, the result is
+    rotationᵀ · X · H, f32 [M, K].
+
+    rotation f32 [P, P]; H is the Walsh-Hadamard matrix of size n = K/P, a power of two: H[i, j] = ±1/√n, minus where
+    i & j has an odd number of bits. P = 1 is H alone, P = K a dense rotation. H is its own inverse, so `rotate(y,
+    rotation.T)` undoes it. The order of the work is fixed: scale, butterflies at distance 1, 2, … n/2, then the sum
+    over the P rows, first to last.
+    """
+    rows, channels = x.shape
+    size, side = hadamard_size(rotation, channels), rotation.shape[0]
+    y = x * size**-0.5  # first, so that the sums in between stay near the range of x
+    distance = 1
+    while distance < size:
+        a, b = y.reshape(rows, channels // (2 * distance), 2, distance).unbind(2)
+        y = torch.stack((a + b, a - b), dim=2)
+        distance *= 2
+    y = y.reshape(rows, side, size)
+    mixed = torch.zeros_like(y)
+    for p in range(side):
+        mixed += y[:, p, None] * rotation[p, :, None]
+    return mixed.reshape(rows, channels)
 
 
 def quantize_rows(x: Tensor, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
@@ -191,12 +242,12 @@ def rope_append(
         q = rmsnorm(q, q_norm, eps)
     if k_norm is not None:
         k = rmsnorm(k, k_norm, eps)
-    k_cache[:, start : start + rows] = _rotate(k, cos, sin).transpose(0, 1)
+    k_cache[:, start : start + rows] = _rope(k, cos, sin).transpose(0, 1)
     v_cache[:, start : start + rows] = v.transpose(0, 1)
-    return _rotate(q, cos, sin)
+    return _rope(q, cos, sin)
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x [M, heads, D], cos and sin [M, D/2]."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]

@@ -4,10 +4,25 @@ from functools import partial
 
 import torch
 from hypothesis import strategies as st
-from quasar_kernels import reference
+from quasar_kernels import cpu, reference
 from quasar_kernels.reference import Transform
 
 HEADS, GROUPS, SIZE, CAPACITY = 6, 2, 16, 200
+ISAS = ["scalar"] if cpu.unavailable() else cpu.supported_isas()
+
+
+def all_isas(check):
+    """Runs check(name) on every instruction set of this machine; once where there is no C++ backend."""
+    if cpu.unavailable():
+        check("scalar")
+        return
+    before = cpu.isa()
+    try:
+        for one in ISAS:
+            cpu.set_isa(one)
+            check(one)
+    finally:
+        cpu.set_isa(before)
 
 
 def chunkings(total: int):
@@ -48,10 +63,14 @@ def random_int8(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(-127, 128, shape, generator=seeded(seed), dtype=torch.int8)
 
 
+def orthonormal(side: int, seed: int = 3) -> torch.Tensor:
+    return torch.linalg.qr(randn(side, side, seed=seed))[0].contiguous()
+
+
 def row_ops(ops, size: int):
     """Every op of a backend that maps rows to rows, with its other operands fixed."""
     gain, wide = randn(size, seed=1), randn(70, size, seed=2)
-    turn = torch.linalg.qr(randn(8, 8, seed=3))[0]
+    turn = orthonormal(5)
     transform = Transform(inv_smooth=gain.abs() + 0.1, shift=randn(size, seed=4), rotation=turn)
     rounded, wscale = reference.quantize_rows(wide)
     wq, w = ops.pack_w8a8(rounded), ops.pack_bf16(wide.bfloat16())
@@ -62,6 +81,7 @@ def row_ops(ops, size: int):
     return {
         "quantize_rows": ops.quantize_rows,
         "quantize_rows transformed": partial(ops.quantize_rows, transform=transform),
+        "rotate": partial(ops.rotate, rotation=turn),
         "rmsnorm": lambda x: ops.rmsnorm(x, gain, 1e-5),
         "rmsnorm_quantize": lambda x: ops.rmsnorm_quantize(x, gain, 1e-5, transform),
         "silu_mul": ops.silu_mul,

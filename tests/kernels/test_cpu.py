@@ -18,9 +18,12 @@ from kernel_cases import (
     CAPACITY,
     GROUPS,
     HEADS,
+    ISAS,
     SIZE,
+    all_isas,
     chunkings,
     in_passes,
+    orthonormal,
     randn,
     random_int8,
     row_ops,
@@ -42,9 +45,6 @@ def test_the_extension_is_built_where_a_compiler_is():
     assert cpu.unavailable() is None
 
 
-ISAS = ["scalar"] if cpu.unavailable() else cpu.supported_isas()
-
-
 @pytest.fixture(params=ISAS)
 def isa(request):
     before = cpu.isa()
@@ -63,16 +63,6 @@ def threads():
 close = partial(torch.testing.assert_close, rtol=2e-5, atol=2e-5)
 sizes = st.sampled_from([1, 3, 4, 16, 31, 64, 577])
 relaxed = settings(max_examples=25, deadline=None)
-
-
-def all_isas(check):
-    before = cpu.isa()
-    try:
-        for one in ISAS:
-            cpu.set_isa(one)
-            check(one)
-    finally:
-        cpu.set_isa(before)
 
 
 @given(
@@ -301,7 +291,9 @@ def small_layers(int8: bool):
         if not int8:
             return SimpleNamespace(weight=cpu.pack_bf16(w.bfloat16()), bias=randn(outputs, seed=seed))
         wq, wscale = reference.quantize_rows(w)
-        transform = Transform(inv_smooth=randn(inputs).abs() + 0.5) if seed % 2 else None
+        turn = orthonormal({64: 4, 96: 12}[inputs]) if seed % 3 else None
+        smooth = Transform(randn(inputs).abs() + 0.5, randn(inputs, seed=seed) / 8 if seed % 4 == 1 else None, turn)
+        transform = smooth if seed % 2 or turn is not None else None
         return SimpleNamespace(weight=cpu.pack_w8a8(wq), wscale=wscale, bias=None, transform=transform)
 
     return [
@@ -319,18 +311,19 @@ def small_layers(int8: bool):
     ]
 
 
-def layer_by_ops(x, layer, k, v, start, cos, sin, lengths, parents, window):
+def layer_by_ops(ops, x, layer, k, v, start, cos, sin, lengths, parents, window):
     def times(linear, y, residual=None):
+        weight = linear.weight if ops is cpu else linear.weight.unpack()
         if not hasattr(linear, "wscale"):
-            return cpu.linear_bf16(y, linear.weight, linear.bias, residual)
-        q, scale = cpu.quantize_rows(y, linear.transform)
-        return cpu.linear_w8a8(q, scale, linear.weight, linear.wscale, linear.bias, residual)
+            return ops.linear_bf16(y, weight, linear.bias, residual)
+        q, scale = ops.quantize_rows(y, linear.transform)
+        return ops.linear_w8a8(q, scale, weight, linear.wscale, linear.bias, residual)
 
-    qkv = times(layer.qkv_proj, cpu.rmsnorm(x, layer.attention_norm, 1e-5))
-    q = cpu.rope_append(qkv, k, v, start, cos, sin, layer.q_norm, layer.k_norm, 1e-5)
-    x = times(layer.o_proj, cpu.attend(q, k, v, lengths, parents, window), x)
-    gate_up = times(layer.gate_up_proj, cpu.rmsnorm(x, layer.mlp_norm, 1e-5))
-    return times(layer.down_proj, cpu.silu_mul(gate_up), x)
+    qkv = times(layer.qkv_proj, ops.rmsnorm(x, layer.attention_norm, 1e-5))
+    q = ops.rope_append(qkv, k, v, start, cos, sin, layer.q_norm, layer.k_norm, 1e-5)
+    x = times(layer.o_proj, ops.attend(q, k, v, lengths, parents, window), x)
+    gate_up = times(layer.gate_up_proj, ops.rmsnorm(x, layer.mlp_norm, 1e-5))
+    return times(layer.down_proj, ops.silu_mul(gate_up), x)
 
 
 @pytest.mark.parametrize("parents", [None, [-1, 0, 0, 2, 1]])
@@ -340,23 +333,18 @@ def test_a_plan_has_the_bits_of_its_ops(isa, int8, window, parents):
     layers, order = small_layers(int8), [1, 0, 1]
     lengths = [71, 72, 73, 74, 75] if parents is None else [71, 72, 72, 73, 73]
     k, v, x, angles = randn(2, 2, 80, 16, seed=1), randn(2, 2, 80, 16, seed=2), randn(5, 64), randn(5, 8, seed=3)
-    own_k, own_v, expected = k.clone(), v.clone(), x
+    copies = {ops.name: [x, k.clone(), v.clone()] for ops in (cpu, reference)}
     plan = cpu.Plan(layers, groups=2, size=16, eps=1e-5, window=window)
     y = plan.run(x, order, k, v, 70, angles.cos(), angles.sin(), lengths, parents)
-    for index in order:
-        expected = layer_by_ops(
-            expected,
-            layers[index],
-            own_k[index],
-            own_v[index],
-            70,
-            angles.cos(),
-            angles.sin(),
-            lengths,
-            parents,
-            window,
-        )
-    assert same_bits((y, k, v), (expected, own_k, own_v))
+    for ops in (cpu, reference):
+        own = copies[ops.name]
+        for index in order:
+            cache, turns = (own[1][index], own[2][index]), (angles.cos(), angles.sin())
+            own[0] = layer_by_ops(ops, own[0], layers[index], *cache, 70, *turns, lengths, parents, window)
+    assert same_bits((y, k, v), tuple(copies["cpu"]))
+    # A norm that differs in its last bit may round to the next integer: near in length, not number by number.
+    expected = copies["reference"][0]
+    assert (y - expected).norm() < 0.01 * expected.norm()
     assert torch.equal(x, randn(5, 64))  # the caller's rows stay as they were
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quasar_kernels.reference import Transform
+from quasar_kernels.reference import Transform, hadamard_size
 
 try:
     import quasar_kernels.cpu._C as _C
@@ -34,6 +34,9 @@ except ImportError as error:
     )
 
 name = "cpu"
+
+MOST_ROTATION = 256
+"""The largest dense factor of a rotation: a quarter of a megabyte, which stays in a core's own cache between rows."""
 
 
 def unavailable() -> str | None:
@@ -116,11 +119,14 @@ def _transform(transform: Transform | None, size: int) -> tuple[tuple[int, int, 
     if transform is None:
         return (0, 0, 0, 0), ()
     inv_smooth, shift = _sized_or_none(transform.inv_smooth, size), _sized_or_none(transform.shift, size)
-    side = 0 if transform.rotation is None else transform.rotation.shape[0]
-    if side and size % side:
-        raise ValueError(f"rotation is {side} wide; accepted: a divisor of the {size} channels")
-    rotation = _sized_or_none(transform.rotation, side * side)
+    rotation = None if transform.rotation is None else _rotation(transform.rotation, size)
+    side = 0 if rotation is None else rotation.shape[0]
     return (_address(inv_smooth), _address(shift), _address(rotation), side), (inv_smooth, shift, rotation)
+
+
+def _rotation(rotation: Tensor, size: int) -> Tensor:
+    hadamard_size(rotation, size, MOST_ROTATION)
+    return _dense(rotation)
 
 
 def _empty_quantized(rows: int, size: int) -> tuple[Tensor, Tensor]:
@@ -128,13 +134,24 @@ def _empty_quantized(rows: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def quantize_rows(x: Tensor, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
-    """See `reference.quantize_rows`; q and scale are equal to it, except after a rotation (sums in another order)."""
+    """See `reference.quantize_rows`; q and scale are equal to it, whatever the transform."""
     x = _matrix(x)
     rows, size = x.shape
     addresses, _keep = _transform(transform, size)
     q, scale = _empty_quantized(rows, size)
     _C.quantize_rows(x.data_ptr(), *addresses, rows, size, q.data_ptr(), scale.data_ptr())
     return q, scale
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """See `reference.rotate`; equal to it bit for bit. A strided rotation, such as a transposed one, is copied on every
+    call: pass a dense one where that matters."""
+    x = _matrix(x)
+    rows, size = x.shape
+    rotation = _rotation(rotation, size)
+    y = torch.empty_like(x)
+    _C.rotate(x.data_ptr(), rotation.data_ptr(), rotation.shape[0], rows, size, y.data_ptr())
+    return y
 
 
 def rmsnorm(x: Tensor, w: Tensor, eps: float) -> Tensor:

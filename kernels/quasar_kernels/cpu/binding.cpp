@@ -98,6 +98,15 @@ PyObject* py_quantize_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return without_gil([&] { quantize_rows(x, transform, rows, k, q, scale); });
 }
 
+PyObject* py_rotate(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  Arguments a(args, count);
+  const auto *x = a.address<const float>(), *rotation = a.address<const float>();
+  const long side = a.integer(), rows = a.integer(), k = a.integer();
+  auto* y = a.address<float>();
+  if (!a.ok()) return nullptr;
+  return without_gil([&] { rotate(x, rotation, side, rows, k, y); });
+}
+
 PyObject* py_rmsnorm(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Arguments a(args, count);
   const auto *x = a.address<const float>(), *w = a.address<const float>();
@@ -362,6 +371,7 @@ PyMethodDef fast(const char* name, Function* function) {
 
 PyMethodDef methods[] = {
     fast("quantize_rows", py_quantize_rows),
+    fast("rotate", py_rotate),
     fast("rmsnorm", py_rmsnorm),
     fast("rmsnorm_quantize", py_rmsnorm_quantize),
     fast("silu_mul", py_silu_mul),

@@ -113,6 +113,18 @@ std::vector<float> row_answer(const Kernels& table, Numbers& numbers) {
   return y;
 }
 
+// Sides and row lengths that reach every way through the butterflies: inside a vector, on registers, and once more through memory.
+std::vector<float> rotate_answer(const Kernels& table, Numbers& numbers) {
+  std::vector<float> y;
+  for (const auto& [side, n] : {std::pair<long, long>{7, 1}, {5, 2}, {3, 4}, {6, 16}, {1, 64}, {3, 512}}) {
+    const std::vector<float> x = numbers.reals(side * n), rotation = numbers.reals(side * side);
+    std::vector<float> work(x.size()), turned(x.size());
+    table.rotate_row(x.data(), rotation.data(), side, side * n, work.data(), turned.data());
+    y.insert(y.end(), turned.begin(), turned.end());
+  }
+  return y;
+}
+
 std::vector<float> top_answer(const Kernels& table, Numbers& numbers) {
   constexpr long kMost = 5;
   const std::vector<float> x = numbers.reals(kInputs);
@@ -167,6 +179,7 @@ std::vector<const Kernels*> supported() {
 std::string disagreement(const Kernels& table) {
   if (!agrees(table, true, [](const Kernels& t, Numbers& n) { return linear_answer(t, n, true); })) return "linear_w8a8";
   if (!agrees(table, true, quantize_answer)) return "quantize_rows";
+  if (!agrees(table, true, rotate_answer)) return "rotate";
   if (!agrees(table, false, [](const Kernels& t, Numbers& n) { return linear_answer(t, n, false); })) return "linear_bf16";
   if (!agrees(table, false, row_answer)) return "rmsnorm or silu_mul";
   if (!agrees(table, false, attention_answer)) return "attend";

@@ -26,7 +26,8 @@ void each_row(long rows, long floats_per_row, const Function& function) {
   });
 }
 
-long cost(const Transform& transform, long k) { return k * (transform.rotation ? 4 + transform.side / 8 : 4); }
+long rotation_cost(long side, long k) { return k * (3 + side / 4); }
+long cost(const Transform& transform, long k) { return 4 * k + (transform.rotation ? rotation_cost(transform.side, k) : 0); }
 
 using Tiles = void (*)(const Linear&, long, long, long, long);
 
@@ -56,6 +57,13 @@ void quantize_rows(const float* x, const Transform& transform, long rows, long k
   const Kernels& table = kernels();
   each_row(rows, cost(transform, k), [&](long row) {
     table.quantize_row(x + row * k, transform, k, scratch_of<float>(kRowWork, 2 * k), q + row * k, scale + row);
+  });
+}
+
+void rotate(const float* x, const float* rotation, long side, long rows, long k, float* y) {
+  const Kernels& table = kernels();
+  each_row(rows, rotation_cost(side, k), [&](long row) {
+    table.rotate_row(x + row * k, rotation, side, k, scratch_of<float>(kRowWork, k), y + row * k);
   });
 }
 

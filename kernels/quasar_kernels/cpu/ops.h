@@ -6,6 +6,7 @@
 namespace quasar {
 
 void quantize_rows(const float* x, const Transform& transform, long rows, long k, int8_t* q, float* scale);
+void rotate(const float* x, const float* rotation, long side, long rows, long k, float* y);
 void rmsnorm(const float* x, const float* w, float eps, long rows, long k, float* y);
 void rmsnorm_quantize(const float* x, const float* w, float eps, const Transform& transform, long rows, long k, int8_t* q, float* scale);
 void silu_mul(const float* gate_up, long rows, long k, float* y);  // gate_up: 2·k wide

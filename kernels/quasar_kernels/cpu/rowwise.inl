@@ -38,8 +38,7 @@ static const float* transform_row(const float* x, const Transform& transform, lo
     x = work;
   }
   if (transform.rotation) {
-    const long side = transform.side;
-    product(x, side, k / side, transform.rotation, side, 0, side, work + k, side, side);
+    rotate_row(x, transform.rotation, transform.side, k, work, work + k);
     x = work + k;
   }
   return x;

@@ -26,6 +26,12 @@ static inline F div(F a, F b) { return _mm256_div_ps(a, b); }
 static inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
 static inline F max(F a, F b) { return _mm256_max_ps(a, b); }
 static inline F min(F a, F b) { return _mm256_min_ps(a, b); }
+template <int S>
+static inline F swap(F x) {
+  if constexpr (S == 1) return _mm256_permute_ps(x, 0xb1);
+  if constexpr (S == 2) return _mm256_permute_ps(x, 0x4e);
+  return _mm256_permute2f128_ps(x, x, 0x01);
+}
 static inline F where_less(F a, F b, F yes, F no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
 static inline F where_nan(F a, F yes, F no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, a, _CMP_UNORD_Q)); }
 static inline unsigned not_less(F a, F b) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLT_UQ))); }

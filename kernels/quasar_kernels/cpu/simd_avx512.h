@@ -22,6 +22,13 @@ static inline F div(F a, F b) { return _mm512_div_ps(a, b); }
 static inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 static inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 static inline F min(F a, F b) { return _mm512_min_ps(a, b); }
+template <int S>
+static inline F swap(F x) {
+  if constexpr (S == 1) return _mm512_permute_ps(x, 0xb1);
+  if constexpr (S == 2) return _mm512_permute_ps(x, 0x4e);
+  if constexpr (S == 4) return _mm512_shuffle_f32x4(x, x, 0xb1);
+  return _mm512_shuffle_f32x4(x, x, 0x4e);
+}
 static inline F where_less(F a, F b, F yes, F no) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes); }
 static inline F where_nan(F a, F yes, F no) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), no, yes); }
 static inline unsigned not_less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }

@@ -26,6 +26,11 @@ static inline F sub(F a, F b) { return vsubq_f32(a, b); }
 static inline F mul(F a, F b) { return vmulq_f32(a, b); }
 static inline F div(F a, F b) { return vdivq_f32(a, b); }
 static inline F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+template <int S>
+static inline F swap(F x) {
+  if constexpr (S == 1) return vrev64q_f32(x);
+  return vextq_f32(x, x, 2);
+}
 static inline F where_less(F a, F b, F yes, F no) { return vbslq_f32(vcltq_f32(a, b), yes, no); }
 static inline F where_nan(F a, F yes, F no) { return vbslq_f32(vceqq_f32(a, a), no, yes); }
 static inline F max(F a, F b) { return where_less(b, a, a, b); }  // like x86: the second where they do not compare

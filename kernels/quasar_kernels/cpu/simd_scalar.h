@@ -23,6 +23,10 @@ static inline F div(F a, F b) { return a / b; }
 static inline F fma(F a, F b, F c) { return std::fma(a, b, c); }
 static inline F max(F a, F b) { return a > b ? a : b; }
 static inline F min(F a, F b) { return a < b ? a : b; }
+template <int S>
+static inline F swap(F x) {  // lanes i and i ^ S, for S < W a power of two: never called with W = 1
+  return x;
+}
 static inline F where_less(F a, F b, F yes, F no) { return a < b ? yes : no; }
 static inline F where_nan(F a, F yes, F no) { return a != a ? yes : no; }
 static inline unsigned not_less(F a, F b) { return !(a < b); }  // a bit per lane, set where a or b is NaN
