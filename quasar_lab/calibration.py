@@ -9,7 +9,7 @@ Source of the observation: massive activations, arXiv 2402.17762; measured on th
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,8 +24,8 @@ from quasar_lab.progress import track
 from quasar_lab.tokenizer import MESSAGE
 
 WINDOW = 512
-TOKENS = 4096
-HELD_OUT = 512
+TOKENS = 7168
+HELD_OUT = 896
 
 DOCUMENT = fields({"text?": optional(TEXT), "messages?": optional(list_of(MESSAGE))})
 
@@ -36,11 +36,12 @@ Key = tuple[int, str]
 @dataclass
 class Statistics:
     """Per linear: `largest` f32 [K], max over tokens of |x| per channel; `first` the same over tokens at position 0
-    only."""
+    only; `square` f32 [K], the mean of x² over all others (over position 0 where there is nothing else)."""
 
     tokens: int = 0
     largest: dict[Key, Tensor] = field(default_factory=dict)
     first: dict[Key, Tensor] = field(default_factory=dict)
+    square: dict[Key, Tensor] = field(default_factory=dict)
 
 
 def default_file() -> Path:
@@ -125,10 +126,12 @@ def collect(decoder: Decoder, token_sequences: Sequence[Sequence[int]]) -> Stati
     Raises CalibrationError, naming the layer, when an activation is NaN or infinite.
     """
     statistics = Statistics()
+    others = sum(len(sequence) - 1 for sequence in token_sequences)
 
     def tap(layer: int, projection: str, x: Tensor) -> None:
-        if not bool(torch.isfinite(x).all()):
-            raise CalibrationError(f"calibration gives NaN or infinite inputs at layer {layer}, {projection}")
+        _check_finite(x, layer, projection)
+        square = (x[1:] if others else x).square().sum(dim=0) / (others or len(token_sequences))
+        statistics.square[layer, projection] = statistics.square.get((layer, projection), 0) + square
         key, top = (layer, projection), x.abs().amax(dim=0)
         statistics.largest[key] = torch.maximum(statistics.largest[key], top) if key in statistics.largest else top
         head = x[0].abs()
@@ -138,3 +141,36 @@ def collect(decoder: Decoder, token_sequences: Sequence[Sequence[int]]) -> Stati
         decoder.forward(sequence, decoder.new_cache(len(sequence)), taps=tap)
         statistics.tokens += len(sequence)
     return statistics
+
+
+def _check_finite(x: Tensor, layer: int, projection: str) -> None:
+    if not bool(torch.isfinite(x).all()):
+        raise CalibrationError(f"calibration gives NaN or infinite inputs at layer {layer}, {projection}")
+
+
+class _Grams:
+    """A tap that sums XᵀX per projection; `skip` rows at the start of each sequence are left out."""
+
+    def __init__(self, skip: int):
+        self.skip, self.sums = skip, dict[str, Tensor]()
+
+    def __call__(self, layer: int, projection: str, x: Tensor) -> None:
+        _check_finite(x, layer, projection)
+        x = x[self.skip :]
+        self.sums[projection] = self.sums.get(projection, torch.zeros(x.shape[1], x.shape[1])).addmm_(x.T, x)
+
+
+def grams(
+    decoder: Decoder, fitted: Sequence[Sequence[int]], held_out: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, dict[str, tuple[Tensor, Tensor]]]]:
+    """Layer by layer, and last the head: projection → (XᵀX over fitted text, the same over held-out text), f32 [K, K].
+    Position 0 is left out of the second: one attention sink would outvote all other tokens of a decision.
+
+    A Gram matrix of a large model is hundreds of megabytes, so there are those of one layer at a time; between layers
+    the residual streams of all sequences are kept. Raises CalibrationError, naming the layer, on NaN or infinity.
+    """
+    streams = [[decoder.embed(sequence) for sequence in part] for part in (fitted, held_out)]
+    for layer in range(decoder.config.layers + 1):
+        taps = _Grams(skip=0), _Grams(skip=1)
+        streams = [[decoder.block(x, layer, tap) for x in part] for part, tap in zip(streams, taps, strict=True)]
+        yield layer, {projection: (gram, taps[1].sums[projection]) for projection, gram in taps[0].sums.items()}

@@ -278,6 +278,20 @@ class Decoder:
                 x = x[-1:]
             return Output(self._after_norm(x, self.norm, self.head, len(self.layers), "lm_head", taps), out)
 
+    def embed(self, ids: Sequence[int]) -> Tensor:
+        """The residual stream f32 [M, hidden] that enters block 0."""
+        return self.embedding[torch.as_tensor(ids)].float()
+
+    def block(self, x: Tensor, index: int, taps: Taps) -> Tensor:
+        """Block `index` alone, over a whole sequence from position 0: stream f32 [M, hidden] → stream; for `index` =
+        number of layers, the final norm's tap, and x as it is."""
+        rows = x.shape[0]
+        if index == len(self.layers):
+            taps(index, "lm_head", self.ops.rmsnorm(x, self.norm, self.config.eps))
+            return x
+        lengths, (cos, sin) = list(range(1, rows + 1)), self._angles
+        return self._block(x, index, self.new_cache(rows), 0, cos[:rows], sin[:rows], lengths, None, taps)
+
     def _block(
         self,
         x: Tensor,

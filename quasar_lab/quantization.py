@@ -1,8 +1,10 @@
 """BF16 decoder → W8A8 decoder: smooth, fold, round, save.
 
 A *recipe* says how. ``w8a8-plain`` rounds as it is; ``w8a8-smoothquant[:α]`` smooths first; ``w8a8``, the default, is
-the best measured one. Weights are symmetric INT8 with one scale per output channel (rounded to nearest), activations
-symmetric INT8 with one scale per token, computed as they flow. Every linear is quantized, the head too: it is a fifth
+the best measured one: balanced factors, every input rotated (`smoothing`), weights rounded so that errors cancel
+(`rounding`); where that does not beat plain rounding on held-out text, a linear is rounded plainly. Weights are
+symmetric INT8 with one scale per output channel, activations symmetric INT8 with one scale per token, computed as they
+flow. Every linear is quantized, the head too: it is a fifth
 of the embedded model's bytes. The embedding table stays BF16 and is shared with the original, bit for bit, also when it
 is tied to the head.
 
@@ -12,26 +14,39 @@ moment.
 
 import hashlib
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from quasar_kernels import Transform
-from quasar_kernels.reference import quantize_rows
+from quasar_kernels.reference import quantize_rows, rotate
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from quasar_lab import calibration, storage
 from quasar_lab.calibration import Key, Statistics
-from quasar_lab.checkpoints import PARTS, Checkpoint
+from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig
 from quasar_lab.decoder import Decoder, Int8Linear, Layer, ValueMap, select_ops
 from quasar_lab.errors import CheckpointError, NotInThisVersion, RecipeError
 from quasar_lab.progress import announce
-from quasar_lab.smoothing import column_max, fold_into_norm, fold_into_rows, o_proj_factors, smoothquant_factors
+from quasar_lab.rounding import quantize_weight, round_weight
+from quasar_lab.smoothing import (
+    Mapping,
+    balanced_factors,
+    column_max,
+    fold_into_norm,
+    fold_into_rows,
+    o_proj_factors,
+    rotate_value_rows,
+    rotation_matrix,
+    smoothquant_factors,
+    spread_repeats,
+)
 
-SCHEMA = 2
+SCHEMA = 3
 RECORD, WEIGHTS = "recipe.json", "weights.safetensors"
 DEFAULT_ALPHA = 0.5
 LATER = ("w4a8", "w4a16", "w2a16")
@@ -39,14 +54,18 @@ LATER = ("w4a8", "w4a16", "w2a16")
 
 @dataclass(frozen=True)
 class Recipe:
-    """name as the user wrote it; alpha None: no smoothing."""
+    """name as the user wrote it; alpha of SmoothQuant, None without it; rotated: balanced factors, rotations and
+    compensated rounding."""
 
     name: str
-    alpha: float | None
+    alpha: float | None = None
+    rotated: bool = False
 
     @property
     def identity(self) -> str:
         """Recipes that do the same share one saved model."""
+        if self.rotated:
+            return "rotated"
         return "plain" if self.alpha is None else f"smoothquant-{self.alpha:g}"
 
 
@@ -65,76 +84,145 @@ def parse_recipe(text: str) -> Recipe:
         return Recipe(text, alpha)
     if colon or name not in ("w8a8", "w8a8-plain"):
         raise RecipeError(f"unknown recipe {text!r}; accepted: w8a8, w8a8-plain, w8a8-smoothquant[:alpha]")
-    return Recipe(text, None if name == "w8a8-plain" else DEFAULT_ALPHA)
+    return Recipe(text) if name == "w8a8-plain" else Recipe(text, rotated=True)
 
 
-def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Per output channel, to nearest: W [N, K] → wq int8 [N, K] in −127…127, wscale f32 [N]. A row of zeros gets scale
-    1."""
-    return quantize_rows(weight.float())
-
-
-def output_error(x: Tensor, weight: Tensor, factors: Tensor | None = None) -> float:
-    """‖x Wᵀ − Q(x/s) Q(W·s)ᵀ‖ / ‖x Wᵀ‖ of one linear, Q rounding both sides to INT8; x f32 [M, K], weight [N, K],
-    factors s f32 [K]."""
+def output_error(x: Tensor, weight: Tensor, factors: Tensor | Mapping | None = None) -> float:
+    """‖x Wᵀ − Q(x/s) Q(W·s)ᵀ‖ / ‖x Wᵀ‖ of one linear, Q rounding both sides to INT8, to nearest; x f32 [M, K], weight
+    [N, K], factors s f32 [K], or a mapping that also rotates."""
     weight = weight.float()
     exact = x @ weight.T
     if factors is not None:
-        x, weight = x / factors, weight * factors
-    (q, scale), (wq, wscale) = quantize_rows(x), quantize_weight(weight)
-    rounded = (q.float() * scale[:, None]) @ (wq.float() * wscale[:, None]).T
-    return float((rounded - exact).norm() / exact.norm().clamp(min=1e-30))
+        mapping = Mapping(factors) if isinstance(factors, Tensor) else factors
+        x, weight = mapping.inputs(x), mapping.weight(weight)
+    return _relative_error(_rounded_product(x, *quantize_weight(weight)), exact)
 
 
-def smoothing_factors(checkpoint: Checkpoint, statistics: Statistics, alpha: float) -> dict[Key, Tensor]:
-    """Factors s f32 [K] of every linear of the model."""
-    config, factors = checkpoint.config, {}
-    for layer in range(config.layers):
-        for projection in PARTS:
-            key = (layer, projection)
-            weight_max = column_max(checkpoint.projection(layer, projection)[0])
-            if projection == "o_proj":
-                factors[key] = o_proj_factors(statistics.largest[key], weight_max, alpha, config)
-            else:
-                factors[key] = smoothquant_factors(statistics.largest[key], weight_max, alpha)
+def _rounded_product(x: Tensor, wq: Tensor, wscale: Tensor) -> Tensor:
+    q, scale = quantize_rows(x)
+    return (q.float() * scale[:, None]) @ (wq.float() * wscale[:, None]).T
+
+
+def _relative_error(found: Tensor, exact: Tensor) -> float:
+    return float((found - exact).norm() / exact.norm().clamp(min=1e-30))
+
+
+def _weight(checkpoint: Checkpoint, key: Key) -> Tensor:
+    """W of a linear, BF16 [N, K]; of the head where it is tied, the embedding."""
+    if key[1] != "lm_head":
+        return checkpoint.projection(*key)[0]
     head = checkpoint.head()
-    key = (config.layers, "lm_head")
-    weight_max = column_max(checkpoint.embedding() if head is None else head)
-    factors[key] = smoothquant_factors(statistics.largest[key], weight_max, alpha)
-    return factors
+    return checkpoint.embedding() if head is None else head
 
 
-def quantized_tensors(checkpoint: Checkpoint, factors: dict[Key, Tensor]) -> dict[str, Tensor]:
-    """Everything a saved W8A8 model holds, by name; `factors` empty: rounded as it is. Folding is exact before
-    rounding."""
+def mappings(checkpoint: Checkpoint, statistics: Statistics, recipe: Recipe) -> dict[Key, Mapping]:
+    """What `recipe` does to the input of every linear; empty for plain rounding."""
+    config = checkpoint.config
+    if recipe.alpha is None and not recipe.rotated:
+        return {}
+    found = {}
+    for key in [*((layer, part) for layer in range(config.layers) for part in PARTS), (config.layers, "lm_head")]:
+        weight = _weight(checkpoint, key)
+        heads = key[1] == "o_proj"
+        if recipe.alpha is not None:
+            factors_of = o_proj_factors if heads else smoothquant_factors
+            extra = (config,) if heads else ()
+            found[key] = Mapping(factors_of(statistics.largest[key], column_max(weight), recipe.alpha, *extra))
+            continue
+        squares = statistics.square[key], weight.float().square().sum(dim=0)
+        if heads:  # query heads that share a value head share its factors
+            shape = (config.kv_heads, -1, config.head_dim)
+            pooled = balanced_factors(*(square.reshape(shape).mean(dim=1).reshape(-1) for square in squares))
+            found[key] = Mapping(spread_repeats(pooled, config), rotation_matrix(config.head_dim), config.head_dim)
+        else:
+            found[key] = Mapping(balanced_factors(*squares), rotation_matrix(weight.shape[1]))
+    return found
+
+
+def mappings_that_help(decoder: Decoder, found: dict[Key, Mapping], held_out: list[list[int]]) -> dict[Key, Mapping]:
+    """Those of `found` with which a linear's output error on text that was not fitted is below that of plain rounding.
+
+    Position 0 has no say: at an attention sink its row is hundreds of times larger than all others together.
+    """
+    kept = {}
+
+    def tap(layer: int, projection: str, x: Tensor) -> None:
+        key = (layer, projection)
+        weight, x = _weight(decoder.checkpoint, key), x[1:] if len(x) > 1 else x
+        if output_error(x, weight, found[key]) < output_error(x, weight):
+            kept[key] = found[key]
+
+    sequence = max(held_out, key=len)
+    decoder.forward(sequence, decoder.new_cache(len(sequence)), taps=tap)
+    return kept
+
+
+Rounding = Callable[[Key, Tensor], tuple[Tensor, Tensor]]
+"""(key, W f32 [N, K] in the mapped basis) → wq int8 [N, K], wscale f32 [N]."""
+
+
+def compensated_rounding(
+    grams: Iterator[tuple[int, dict[str, tuple[Tensor, Tensor]]]], found: dict[Key, Mapping]
+) -> Rounding:
+    """Rounding by `rounding.round_weight`, for keys that come layer by layer, as `calibration.grams` does."""
+    current = next(grams)
+
+    def rounding(key: Key, weight: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal current
+        while current[0] != key[0]:
+            current = next(grams)
+        fitted, held_out = current[1][key[1]]
+        if key in found:
+            fitted, held_out = found[key].gram(fitted), found[key].gram(held_out)
+        return round_weight(weight, fitted, held_out)
+
+    return rounding
+
+
+def quantized_tensors(
+    checkpoint: Checkpoint, found: dict[Key, Mapping], rounding: Rounding | None = None
+) -> dict[str, Tensor]:
+    """Everything a saved W8A8 model holds, by name; a linear without a mapping in `found` is rounded as it is. Folding
+    is exact before rounding, which is to nearest by default."""
     config, out = checkpoint.config, {}
 
     def put(name: str, weight: Tensor, bias: Tensor | None, key: Key) -> None:
-        out[f"{name}.wq"], out[f"{name}.wscale"] = quantize_weight(weight)
+        out[f"{name}.wq"], out[f"{name}.wscale"] = (
+            quantize_weight(weight) if rounding is None else rounding(key, weight)
+        )
         if not bool(torch.isfinite(out[f"{name}.wscale"]).all()):
             raise CheckpointError(f"{name} of {checkpoint.name} holds NaN or infinite weights")
         if bias is not None:
             out[f"{name}.bias"] = bias
-        if key in factors:
-            out[f"{name}.factors"] = factors[key]
+        if key in found:
+            out[f"{name}.factors"] = found[key].factors
+            rotation = found[key].rotation
+            if rotation is not None:
+                out[f"{name}.rotation"] = rotation
 
     for layer in range(config.layers):
         base = f"layers.{layer}"
         parts = {}
         for name in PARTS:
             weight, bias = checkpoint.projection(layer, name)
-            s = factors.get((layer, name))
-            parts[name] = (weight.float() if s is None else weight.float() * s, bias)
+            mapping = found.get((layer, name))
+            parts[name] = (weight.float() if mapping is None else mapping.weight(weight.float()), bias)
         attention_norm = checkpoint.norm(f"model.{base}.input_layernorm")
         mlp_norm = checkpoint.norm(f"model.{base}.post_attention_layernorm")
-        if factors:
-            attention_norm = fold_into_norm(attention_norm, factors[layer, "qkv_proj"])
-            mlp_norm = fold_into_norm(mlp_norm, factors[layer, "gate_up_proj"])
-            value = factors[layer, "o_proj"].reshape(config.kv_heads, -1, config.head_dim)[:, 0].reshape(-1)
-            value_rows = slice((config.heads + config.kv_heads) * config.head_dim, None)
-            parts["qkv_proj"] = fold_into_rows(*parts["qkv_proj"], value_rows, value)
+        if (layer, "qkv_proj") in found:
+            attention_norm = fold_into_norm(attention_norm, found[layer, "qkv_proj"].factors)
+        if (layer, "gate_up_proj") in found:
+            mlp_norm = fold_into_norm(mlp_norm, found[layer, "gate_up_proj"].factors)
+        if (layer, "o_proj") in found:
+            mapping = found[layer, "o_proj"]
+            value = mapping.factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0].reshape(-1)
+            rows = _value_rows(config)
+            parts["qkv_proj"] = fold_into_rows(*parts["qkv_proj"], rows, value)
+            if mapping.rotation is not None:
+                parts["qkv_proj"] = rotate_value_rows(*parts["qkv_proj"], rows, mapping.rotation, config.head_dim)
+        if (layer, "down_proj") in found:
             parts["gate_up_proj"] = fold_into_rows(
-                *parts["gate_up_proj"], slice(config.mlp, None), factors[layer, "down_proj"]
+                *parts["gate_up_proj"], slice(config.mlp, None), found[layer, "down_proj"].factors
             )
         out[f"{base}.attention_norm"], out[f"{base}.mlp_norm"] = attention_norm, mlp_norm
         for name, (weight, bias) in parts.items():
@@ -143,28 +231,54 @@ def quantized_tensors(checkpoint: Checkpoint, factors: dict[Key, Tensor]) -> dic
     head = checkpoint.head()
     weight = (checkpoint.embedding() if head is None else head).float()
     key = (config.layers, "lm_head")
-    put("lm_head", weight * factors[key] if factors else weight, None, key)
+    put("lm_head", found[key].weight(weight) if key in found else weight, None, key)
     return out
 
 
+def _value_rows(config: ModelConfig) -> slice:
+    """The rows of qkv_proj that give the values."""
+    return slice((config.heads + config.kv_heads) * config.head_dim, None)
+
+
+def _unfold_outputs(y: Tensor, key: Key, found: dict[Key, Mapping], config: ModelConfig) -> Tensor:
+    """Outputs [M, N] of a linear of `quantized_tensors` in the basis of the BF16 model; `y` is not changed."""
+    layer, projection = key
+    follower = found.get((layer, {"qkv_proj": "o_proj", "gate_up_proj": "down_proj"}.get(projection, "")))
+    if follower is None:
+        return y
+    y = y.clone()
+    if projection == "gate_up_proj":
+        y[:, config.mlp :] *= follower.factors
+        return y
+    rows = _value_rows(config)
+    value = y[:, rows]
+    if follower.rotation is not None:
+        turned = value.reshape(-1, config.head_dim)
+        value = rotate(turned, follower.rotation.T.contiguous()).reshape(value.shape)
+    y[:, rows] = value * follower.factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0].reshape(-1)
+    return y
+
+
 def error_table(
-    decoder: Decoder, statistics: Statistics, factors: dict[Key, Tensor], held_out: list[list[int]]
+    decoder: Decoder,
+    statistics: Statistics,
+    found: dict[Key, Mapping],
+    tensors: dict[str, Tensor],
+    held_out: list[list[int]],
 ) -> list[dict[str, Any]]:
     """Per linear, on text that was not fitted: largest |x| over the channels' median, output error rounded plainly and
     with the recipe."""
     rows = []
-    collected: dict[Key, list[float]] = {}
+    collected: dict[Key, tuple[float, float]] = {}
 
     def tap(layer: int, projection: str, x: Tensor) -> None:
-        if projection == "lm_head":
-            head = decoder.checkpoint.head()
-            weight = decoder.checkpoint.embedding() if head is None else head
-        else:
-            weight = decoder.checkpoint.projection(layer, projection)[0]
-        plain = output_error(x, weight)
-        smoothed = output_error(x, weight, factors[layer, projection]) if factors else plain
-        collected.setdefault((layer, projection), []).append(plain)
-        collected[layer, projection].append(smoothed)
+        key = (layer, projection)
+        weight = _weight(decoder.checkpoint, key).float()
+        name = projection if projection == "lm_head" else f"layers.{layer}.{projection}"
+        mapped = found[key].inputs(x) if key in found else x
+        rounded = _rounded_product(mapped, tensors[f"{name}.wq"], tensors[f"{name}.wscale"])
+        error = _relative_error(_unfold_outputs(rounded, key, found, decoder.config), x @ weight.T)
+        collected[key] = output_error(x, weight), error
 
     sequence = max(held_out, key=len)
     decoder.forward(sequence, decoder.new_cache(len(sequence)), taps=tap)
@@ -222,10 +336,13 @@ def prepare(
         announce(f"Preparing {recipe} of {decoder.checkpoint.name}, once …")
         fitted, held_out = calibration.split_held_out(calibration.sequences(decoder, calibration_file))
         statistics = calibration.collect(decoder, fitted)
-        factors = {} if parsed.alpha is None else smoothing_factors(decoder.checkpoint, statistics, parsed.alpha)
-        tensors = quantized_tensors(decoder.checkpoint, factors)
+        found, rounding = mappings(decoder.checkpoint, statistics, parsed), None
+        if parsed.rotated:
+            found = mappings_that_help(decoder, found, held_out)
+            rounding = compensated_rounding(calibration.grams(decoder, fitted, held_out), found)
+        tensors = quantized_tensors(decoder.checkpoint, found, rounding)
         save_file({name: value.contiguous() for name, value in tensors.items()}, work / WEIGHTS)
-        table = error_table(decoder, statistics, factors, held_out)
+        table = error_table(decoder, statistics, found, tensors, held_out)
         record = {**identity, "model": decoder.checkpoint.name, "tokens": statistics.tokens, "errors": table}
         record["weights_bytes"] = (work / WEIGHTS).stat().st_size
         (work / RECORD).write_text(json.dumps(record, indent=1))
@@ -281,11 +398,13 @@ def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
     def linear(base: str, shape: tuple[int, int], smoothed_online: bool = False) -> Int8Linear:
         wq = saved.get(f"{base}.wq", torch.int8, shape)
         factors = saved.optional(f"{base}.factors", shape[1:]) if smoothed_online else None
+        rotation = None if base.endswith("o_proj") else saved.rotation(base, shape[1])
+        transform = Transform(inv_smooth=None if factors is None else 1.0 / factors, rotation=rotation)
         return Int8Linear(
             weight=ops.pack_w8a8(wq),
             wscale=saved.get(f"{base}.wscale", torch.float32, shape[:1]),
             bias=saved.optional(f"{base}.bias", shape[:1]),
-            transform=None if factors is None else Transform(inv_smooth=1.0 / factors),
+            transform=None if factors is None and rotation is None else transform,
             shape=shape,
         )
 
@@ -312,7 +431,10 @@ def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
         head=linear("lm_head", (config.vocab, config.hidden), smoothed_online=True),
         smoothing={key: factors for key, factors in smoothing.items() if factors is not None},
         value_maps={
-            layer: ValueMap(inv_scale=1 / factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0])
+            layer: ValueMap(
+                inv_scale=1 / factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0],
+                rotation=saved.head_rotation(f"layers.{layer}.o_proj", config.head_dim),
+            )
             for (layer, projection), factors in smoothing.items()
             if projection == "o_proj" and factors is not None
         },
@@ -341,3 +463,13 @@ class _SavedTensors:
     def optional(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
         """The f32 tensor, or None where there is none."""
         return self.get(name, torch.float32, shape) if name in self._tensors else None
+
+    def rotation(self, base: str, size: int) -> Tensor | None:
+        """The dense factor f32 [P, P] for `size` channels, or None where there is none."""
+        side = rotation_matrix(size).shape[0]
+        return self.optional(f"{base}.rotation", (side, side))
+
+    def head_rotation(self, base: str, head_dim: int) -> Tensor | None:
+        """The whole rotation f32 [head_dim, head_dim] of the value heads, or None where there is none."""
+        factor = self.rotation(base, head_dim)
+        return None if factor is None else rotate(torch.eye(head_dim), factor)

@@ -1,20 +1,36 @@
 """Moving the difficulty of quantization from activations to weights, exactly.
 
-A few input channels of a linear are tens of times larger than the rest; one INT8 scale per token then leaves the others
-a handful of levels. For any s > 0,  x Wᵀ = (x / s)(W · s)ᵀ,  so channel k of x can be shrunk by s_k and column k of W
-grown by it at no error, before anything is rounded. SmoothQuant (arXiv 2211.10438) takes  s_k = max|x_k|^α /
-max|W_k|^(1−α):  α = 1 gives all activation channels the same range, α = 0 all weight columns.
+A few input channels of a linear are tens of times larger than the rest; one INT8 scale per token then leaves the
+others a handful of levels. For any s > 0, x Wᵀ = (x / s)(W · s)ᵀ, so channel k of x can be shrunk by s_k and column k
+of W grown by it at no error, before anything is rounded. SmoothQuant (arXiv 2211.10438) takes s_k = max|x_k|^α /
+max|W_k|^(1−α): α = 1 gives all activation channels the same range, α = 0 all weight columns.
 
 Dividing x costs nothing where the division can be *folded* into what produced x: the gains of a norm, the rows of
 v_proj (attention mixes tokens, never channels, so x_o / s = attend(v / s)), the rows of up_proj (silu(gate) · up is
-linear in up). With grouped heads, all query heads that share a value head share its factors: pooled by the maximum over
-the repeats. In front of the head the division stays a transform fused with the rounding, so that the model's final
-hidden state keeps its meaning for drafters.
+linear in up). With grouped heads, all query heads that share a value head share its factors: pooled by the maximum
+over the repeats. In front of the head the division stays a transform fused with the rounding, so that the model's
+final hidden state keeps its meaning for drafters.
 
 A channel that is zero in calibration or in the weights has no difficulty to move: factor 1.
+
+Rotation goes further (QuaRot, arXiv 2404.00456): an orthonormal matrix R spreads a large channel over all, x Wᵀ = (x
+R) (W R)ᵀ, again exact before rounding. A rotated row looks Gaussian, its largest value about 3 times its root mean
+square, so the INT8 step follows ‖x / s‖ and the rounding noise of the product is proportional to ‖x / s‖² · ‖W · s‖².
+The s that makes this product smallest balances root mean squares, not maxima: s_k² = rms(x_k) / ‖W_k‖
+(Cauchy-Schwarz). So `balanced_factors`, then a rotation, is one method. Position 0 is left out of rms(x_k): the
+attention sink has a scale of its own.
+
+Why the rotation runs online, behind the norm, and not once on the residual stream, where it would be free: a rotated
+stream cannot carry the gains of the norms or any s, and on the embedded model ‖x‖² · ‖W‖² is then 2 to 8 times what
+gains, s and an online rotation leave (gate_up_proj; 2 to 4 times at qkv_proj). What it costs online is in the
+kernels' README. In front of o_proj the rotation acts inside each value head and is folded into the rows of v_proj:
+nothing runs online.
 """
 
+from dataclasses import dataclass
+
 import torch
+from quasar_kernels.reference import rotate, rotation_sides
 from torch import Tensor
 
 from quasar_lab.checkpoints import ModelConfig
@@ -32,6 +48,98 @@ def smoothquant_factors(activation_max: Tensor, weight_max: Tensor, alpha: float
     if bool(used.any()):
         factors = torch.where(used, factors / factors[used].log().mean().exp(), factors)
     return factors.clamp(1e-4, 1e4).float()
+
+
+def balanced_factors(activation_square: Tensor, weight_square: Tensor) -> Tensor:
+    """s f32 [K] = (E[x_k²] / ‖W_k‖²)^¼, for inputs that are rotated next; both arguments f32 [K]; geometric mean 1."""
+    return smoothquant_factors(activation_square.sqrt(), weight_square.sqrt(), 0.5)
+
+
+def hadamard(size: int) -> Tensor | None:
+    """A Hadamard matrix f32 [n, n] of ±1 by Paley's constructions, None where they give none; n = 1 and 2 too."""
+    if size <= 2:
+        return torch.tensor([[1.0, 1.0], [1.0, -1.0]])[:size, :size]
+    if size % 4:
+        return None
+    if _is_prime(size - 1):  # Paley I: size − 1 ≡ 3 mod 4
+        return _conference(size - 1, -1.0) + torch.eye(size)
+    if _is_prime(size // 2 - 1) and (size // 2 - 1) % 4 == 1:  # Paley II
+        signs = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+        between = torch.tensor([[1.0, -1.0], [-1.0, -1.0]])
+        return torch.kron(_conference(size // 2 - 1, 1.0), signs) + torch.kron(torch.eye(size // 2), between)
+    return None
+
+
+def _is_prime(n: int) -> bool:
+    return n > 1 and all(n % divisor for divisor in range(2, int(n**0.5) + 1))
+
+
+def _conference(q: int, below: float) -> Tensor:
+    """The bordered matrix of quadratic residues modulo a prime q: f32 [q + 1, q + 1]; `below` is the sign of column
+    0."""
+    squares = {i * i % q for i in range(1, q)}
+    residue = torch.tensor([0.0] + [1.0 if i in squares else -1.0 for i in range(1, q)])
+    index = torch.arange(q)
+    matrix = torch.zeros(q + 1, q + 1)
+    matrix[0, 1:], matrix[1:, 0] = 1.0, below
+    matrix[1:, 1:] = residue[(index[:, None] - index) % q]
+    return matrix
+
+
+def rotation_matrix(size: int) -> Tensor:
+    """The dense factor f32 [P, P] of an orthonormal rotation of `size` channels (`quasar_kernels.rotate`).
+
+    The smallest P of at most 128 with a Hadamard matrix, whose entries are all equally large; else the Hartley matrix
+    cas(2πij/P)/√P of the odd part of `size`, which exists for every P and is a little less even.
+    """
+    sides = rotation_sides(size)
+    for side in sides:
+        matrix = hadamard(side) if side <= 128 else None
+        if matrix is not None:
+            return matrix / side**0.5
+    odd = torch.arange(sides[0], dtype=torch.float64)
+    angle = 2 * torch.pi * odd[:, None] * odd / sides[0]
+    return ((angle.cos() + angle.sin()) / sides[0] ** 0.5).float()
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """x → (x / s) R of a linear's input: factors s f32 [K]; rotation f32 [P, P], the dense factor of R, or None;
+    `group` channels are rotated together, all K where None."""
+
+    factors: Tensor
+    rotation: Tensor | None = None
+    group: int | None = None
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Rows x f32 [M, K] in the mapped basis."""
+        return self._turn(x / self.factors)
+
+    def weight(self, weight: Tensor) -> Tensor:
+        """W f32 [N, K] that undoes the mapping of its inputs: W · s, turned alike."""
+        return self._turn(weight * self.factors)
+
+    def gram(self, gram: Tensor) -> Tensor:
+        """XᵀX f32 [K, K] of unmapped inputs → that of mapped ones."""
+        return self.inputs(self.inputs(gram).T.contiguous()).T
+
+    def _turn(self, rows: Tensor) -> Tensor:
+        if self.rotation is None:
+            return rows
+        return rotate(rows.reshape(-1, self.group or rows.shape[1]), self.rotation).reshape(rows.shape)
+
+
+def rotate_value_rows(
+    weight: Tensor, bias: Tensor | None, rows: slice, rotation: Tensor, head_dim: int
+) -> tuple[Tensor, Tensor | None]:
+    """qkv_proj whose value heads come out rotated: W [N, K] f32 and bias f32 [N]; neither input is changed."""
+    weight = weight.clone()
+    heads = weight[rows].T.contiguous()
+    weight[rows] = rotate(heads.reshape(-1, head_dim), rotation).reshape(heads.shape).T
+    if bias is not None:
+        bias = bias.clone()
+        bias[rows] = rotate(bias[rows].reshape(-1, head_dim), rotation).reshape(-1)
+    return weight, bias
 
 
 def column_max(weight: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 def smoothed(model, folder):
     """W8A8 with SmoothQuant of a model without a tokenizer: calibrated on ids."""
-    factors = quantization.smoothing_factors(model.checkpoint, collect(model, [PROMPT * 5]), 0.7)
+    factors = quantization.mappings(model.checkpoint, collect(model, [PROMPT * 5]), quantization.Recipe("x", 0.7))
     save_file(quantization.quantized_tensors(model.checkpoint, factors), folder / "weights.safetensors")
     record = {"schema": quantization.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny"}
     (folder / "recipe.json").write_text(json.dumps(record))

@@ -8,7 +8,7 @@ import torch
 from conftest import FAMILIES, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quasar_kernels.reference import quantize_rows
+from quasar_kernels.reference import quantize_rows, rotate
 from safetensors.torch import load_file, save_file
 
 import quasar_lab as ql
@@ -17,28 +17,35 @@ from quasar_lab.calibration import collect
 from quasar_lab.checkpoints import PARTS
 from quasar_lab.decoder import Bf16Linear, Int8Linear, bf16_decoder
 from quasar_lab.errors import CalibrationError, NotInThisVersion, QuasarError, RecipeError
-from quasar_lab.quantization import parse_recipe, quantize_weight, quantized_tensors, smoothing_factors
+from quasar_lab.quantization import Recipe, mappings, parse_recipe, quantize_weight, quantized_tensors
 
 SEQUENCES = [torch.randint(0, 94, (40,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(3)]
 
 
-def smoothed(checkpoint, sequences=SEQUENCES, alpha=0.5):
+SMOOTHQUANT, ROTATED = Recipe("smoothquant", 0.5), Recipe("rotated", rotated=True)
+
+
+def smoothed(checkpoint, sequences=SEQUENCES, recipe=SMOOTHQUANT):
     model = bf16_decoder(checkpoint)
-    return smoothing_factors(checkpoint, collect(model, sequences), alpha)
+    return mappings(checkpoint, collect(model, sequences), recipe)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_folding_is_exact_before_rounding(family, tmp_path, monkeypatch):
-    """The smoothed and folded weights, not rounded, run by the BF16 ops, give the BF16 model's logits."""
+@pytest.mark.parametrize("recipe", [SMOOTHQUANT, ROTATED], ids=lambda recipe: recipe.name)
+def test_folding_is_exact_before_rounding(family, recipe, tmp_path, monkeypatch):
+    """The smoothed, rotated and folded weights, not rounded, run by the BF16 ops, give the BF16 model's logits."""
     write_checkpoint(tmp_path, family)
     model = ql.load(tmp_path, backend="reference")
-    factors = smoothed(model.checkpoint)
-    assert max(float(s.max() / s.min()) for s in factors.values()) > 1.5, "nothing was smoothed"
+    found = smoothed(model.checkpoint, recipe=recipe)
+    assert max(float(m.factors.max() / m.factors.min()) for m in found.values()) > 1.5, "nothing was smoothed"
     monkeypatch.setattr(quantization, "quantize_weight", lambda weight: (weight, torch.ones(weight.shape[0])))
-    folded = quantized_tensors(model.checkpoint, factors)
+    folded = quantized_tensors(model.checkpoint, found)
 
     def unrounded(base):
         weight = folded[f"{base}.wq"]
+        if f"{base}.rotation" in folded and not base.endswith("o_proj"):
+            back = folded[f"{base}.rotation"].T.contiguous()  # what the INT8 pass does online
+            weight = rotate(weight, back)
         return Bf16Linear(weight, folded.get(f"{base}.bias"), tuple(weight.shape))
 
     layers = []
@@ -46,18 +53,18 @@ def test_folding_is_exact_before_rounding(family, tmp_path, monkeypatch):
         base = f"layers.{index}"
         norms = {name: folded[f"{base}.{name}"] for name in ("attention_norm", "mlp_norm")}
         layers.append(replace(layer, **norms, **{name: unrounded(f"{base}.{name}") for name in PARTS}))
-    head = Bf16Linear(folded["lm_head.wq"] / folded["lm_head.factors"], None, model.head.shape)
+    head = Bf16Linear(unrounded("lm_head").weight / folded["lm_head.factors"], None, model.head.shape)
     expected = model.forward(SEQUENCES[0], model.new_cache()).logits
     got = replace(model, layers=layers, head=head).forward(SEQUENCES[0], model.new_cache()).logits
     assert (got - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("alpha", [None, 0.5])
-def test_a_quantized_model_stays_close(family, alpha, tmp_path):
+@pytest.mark.parametrize("recipe", [None, SMOOTHQUANT, ROTATED], ids=lambda recipe: recipe.name if recipe else "plain")
+def test_a_quantized_model_stays_close(family, recipe, tmp_path):
     write_checkpoint(tmp_path, family, initializer_range=0.1)
     model = ql.load(tmp_path)
-    w8a8 = saved(model, tmp_path / "out", {} if alpha is None else smoothed(model.checkpoint))
+    w8a8 = saved(model, tmp_path / "out", {} if recipe is None else smoothed(model.checkpoint, recipe=recipe))
     exact = torch.log_softmax(model.forward(SEQUENCES[0], model.new_cache()).logits, dim=-1)
     rounded = torch.log_softmax(w8a8.forward(SEQUENCES[0], w8a8.new_cache()).logits, dim=-1)
     assert (exact.exp() * (exact - rounded)).sum(dim=-1).mean() < 0.01
@@ -315,3 +322,49 @@ def test_bad_calibration_files(embedded, tmp_path, name, content, message):
         path.write_text(content)
     with pytest.raises(CalibrationError, match=message):
         calibration.sequences(embedded, path)
+
+
+@pytest.mark.parametrize("recipe", [SMOOTHQUANT, ROTATED], ids=lambda recipe: recipe.name)
+def test_one_token_of_calibration_is_enough(tmp_path, recipe):
+    write_checkpoint(tmp_path, "llama")
+    model = ql.load(tmp_path)
+    found = smoothed(model.checkpoint, [[7]], recipe)
+    assert all(bool(torch.isfinite(m.factors).all()) for m in found.values())
+    w8a8 = saved(model, tmp_path / "out", found)
+    assert bool(torch.isfinite(w8a8.forward([7, 8], w8a8.new_cache()).logits).all())
+
+
+def test_grams_are_those_of_the_taps(tiny):
+    """Layer by layer, on streams kept between layers, each linear sees the inputs of a whole pass."""
+    expected = {}
+
+    def tap(layer, projection, x):
+        expected[layer, projection] = expected.get((layer, projection), 0) + x.T @ x
+
+    for sequence in SEQUENCES[:2]:
+        tiny.forward(sequence, tiny.new_cache(), taps=tap)
+    for layer, found in calibration.grams(tiny, SEQUENCES[:2], SEQUENCES[2:]):
+        for projection, (gram, held_out) in found.items():
+            assert torch.allclose(gram, expected.pop((layer, projection)), rtol=1e-4, atol=1e-4), (layer, projection)
+            assert held_out.shape == gram.shape
+    assert not expected
+
+
+def test_nan_in_a_gram_names_the_layer(tmp_path):
+    write_checkpoint(tmp_path, "llama")
+    model = ql.load(tmp_path)
+    model.layers[1].mlp_norm[3] = torch.nan
+    with pytest.raises(CalibrationError, match="layer 1, gate_up_proj"):
+        list(calibration.grams(model, SEQUENCES, SEQUENCES))
+
+
+def test_the_default_recipe_keeps_what_helps_and_reloads(worded, cache_here):
+    model, text = worded
+    folder = quantization.prepare(model, "w8a8", text)
+    errors = quantization.read_record(folder)["errors"]
+    assert all(row["error"] <= 1.1 * row["error_plain"] for row in errors), errors
+    logits = [
+        m.forward([5, 6, 7], m.new_cache()).logits
+        for m in (quantization.load_quantized(model, folder, "w8a8") for _ in range(2))
+    ]
+    assert torch.equal(*logits)
