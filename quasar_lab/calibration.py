@@ -24,8 +24,8 @@ from quasar_lab.progress import track
 from quasar_lab.tokenizer import MESSAGE
 
 WINDOW = 512
-TOKENS = 7168
-HELD_OUT = 896
+TOKENS = 9728
+HELD_OUT = 1216
 
 DOCUMENT = fields({"text?": optional(TEXT), "messages?": optional(list_of(MESSAGE))})
 

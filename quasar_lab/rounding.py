@@ -13,6 +13,7 @@ the fidelity loss falls to about a third.
 
 import torch
 from quasar_kernels.reference import quantize_rows
+from quasar_kernels.threads import single_torch_thread
 from torch import Tensor
 
 DAMPING = 0.01
@@ -36,14 +37,17 @@ def round_compensated(weight: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
     upper = torch.linalg.cholesky(inverse, upper=True).float()
     columns = weight[:, order].T.contiguous()
     rounded = torch.empty_like(columns)
-    for start in range(0, len(order), BLOCK):
-        stop = min(start + BLOCK, len(order))
-        errors = torch.empty(stop - start, weight.shape[0])
-        for k in range(start, stop):
-            rounded[k] = (columns[k] / scale).round().clamp(-QMAX, QMAX)
-            errors[k - start] = (columns[k] - rounded[k] * scale) / upper[k, k]
-            columns[k + 1 : stop] -= upper[k, k + 1 : stop, None] * errors[k - start]
-        columns[stop:] -= upper[start:stop, stop:].T @ errors
+    with (
+        single_torch_thread()
+    ):  # thousands of small operations: waking a second thread for each costs more than it saves
+        for start in range(0, len(order), BLOCK):
+            stop = min(start + BLOCK, len(order))
+            errors = torch.empty(stop - start, weight.shape[0])
+            for k in range(start, stop):
+                rounded[k] = (columns[k] / scale).round().clamp(-QMAX, QMAX)
+                errors[k - start] = (columns[k] - rounded[k] * scale) / upper[k, k]
+                columns[k + 1 : stop] -= upper[k, k + 1 : stop, None] * errors[k - start]
+            columns[stop:] -= upper[start:stop, stop:].T @ errors
     wq = torch.empty(weight.shape, dtype=torch.int8)
     wq[:, order] = rounded.T.to(torch.int8)
     return wq, scale
