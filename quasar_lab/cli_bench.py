@@ -75,7 +75,7 @@ def bench_kernels(
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
-    """Speed of each linear beside the bandwidth of memory; weights rotate so that none comes from a cache.
+    """Speed of each linear beside the bandwidth of memory, from weights in no cache, and the cost of a rotation.
 
     Example: quasar-lab bench kernels --shapes Qwen/Qwen3-8B --widths 1,4
     """
@@ -87,7 +87,8 @@ def bench_kernels(
         raise InputError(f"--samples is {samples}; accepted: 1 or more")
     set_threads(threads)
     wanted = shapes_of(entry.config)
-    found = measure([*wanted, *LARGE] if shapes == "embedded" else wanted, numbers, samples)
+    wanted = [*wanted, *LARGE] if shapes == "embedded" else wanted
+    found = measure(wanted, numbers, samples, channels=entry.config.mlp)
     found["command"] = command_line()
     if json_:
         print_json(found)

@@ -7,6 +7,9 @@ kernel; a little above 1 happens, since memory is shared with other tenants and 
 How it is kept honest. Copies of each weight are rotated until together they exceed twice the last-level cache, so
 nothing is read from it. Samples of all kinds, widths and the stream are interleaved, and medians with the 20th and 80th
 percentile are reported, never a best.
+
+A rotation is no reading of weights but work on a row that lies in the cache; the question there is how much it adds, so
+the rounding of the gated row is timed with and without it, sample by sample.
 """
 
 import time
@@ -16,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from quasar_kernels import cpu
+from quasar_kernels import Transform, cpu, rotation_sides
 from torch import Tensor
 
 from quasar_lab.benchmark import percentiles, stamp
@@ -27,6 +30,8 @@ LARGE = ((4096, 4096), (12288, 4096))
 """(outputs, inputs) of two linears of an 8 B model."""
 WIDTHS = (1, 2, 4, 6, 8)
 KINDS = ("linear_w8a8", "linear_bf16")
+ROW_CALLS = 100
+"""Calls of a row op that one sample times: a single one is shorter than the clock is sharp."""
 
 
 def last_level_cache() -> int:
@@ -78,8 +83,51 @@ def _call_w8a8(q: Tensor, scale: Tensor, wscale: Tensor, weight: cpu.Packed) -> 
     return cpu.linear_w8a8(q, scale, weight, wscale)
 
 
-def measure(shapes: Iterable[tuple[int, int]], widths: Sequence[int] = WIDTHS, samples: int = 15) -> dict[str, Any]:
-    """Per op, shape and width: microseconds a call, GB/s and fraction of stream, as p20, p50 and p80 over samples.
+def _gated_rows(channels: int, width: int) -> dict[str, tuple[list[int], Callable[[], None]]]:
+    """Op → (shape, some calls of it): `silu_mul_quantize` plain and, where the kernels take a rotation of so many
+    channels, rotated."""
+    gate_up = torch.randn(width, 2 * channels)
+
+    def calls(transform: Transform | None) -> None:
+        for _ in range(ROW_CALLS):
+            cpu.silu_mul_quantize(gate_up, transform)
+
+    work: dict[str, tuple[list[int], Callable[[], None]]] = {"silu_mul_quantize": ([channels], partial(calls, None))}
+    sides = [side for side in rotation_sides(channels) if side <= cpu.MOST_ROTATION]
+    if sides:
+        side = next((side for side in sides if side >= 8), sides[-1])
+        transform = Transform(rotation=torch.linalg.qr(torch.randn(side, side))[0].contiguous())
+        work["silu_mul_quantize, rotated"] = ([channels, side], partial(calls, transform))
+    return work
+
+
+def measure_rows(channels: int, widths: Sequence[int] = WIDTHS, samples: int = 15) -> list[dict[str, Any]]:
+    """What a rotation adds to `silu_mul_quantize` of so many channels; the rows of `measure` without a bandwidth. The
+    shape of the rotated op is (channels, side of the dense factor)."""
+    rows = []
+    for width in widths:
+        work = _gated_rows(channels, width)
+        times: dict[str, list[float]] = {op: [] for op in work}
+        for sample in range(samples + 1):
+            for op, (_, run) in work.items():
+                seconds = _seconds(run) / ROW_CALLS
+                if sample:  # the first round warms up
+                    times[op].append(seconds)
+        rows += [_row(op, work[op][0], width, spans) for op, spans in times.items()]
+    return rows
+
+
+def _row(op: str, shape: list[int], width: int, seconds: list[float]) -> dict[str, Any]:
+    fast, middle, slow = (1e6 * span for span in percentiles(seconds))
+    row = {"op": op, "backend": "cpu", "shape": shape, "width": width, "us_p20": fast, "us_p50": middle, "us_p80": slow}
+    return {**row, "gb_s": None, "fraction_of_stream": None}
+
+
+def measure(
+    shapes: Iterable[tuple[int, int]], widths: Sequence[int] = WIDTHS, samples: int = 15, channels: int | None = None
+) -> dict[str, Any]:
+    """Per op, shape and width: microseconds a call, GB/s and fraction of stream, as p20, p50 and p80 over samples;
+    with `channels` the rows of `measure_rows` too.
 
     Raises BackendError where the C++ backend is not there to be measured.
     """
@@ -104,21 +152,11 @@ def measure(shapes: Iterable[tuple[int, int]], widths: Sequence[int] = WIDTHS, s
         bandwidth = percentiles(here)[1]
         streams.append(bandwidth)
         for (kind, width), spans in times.items():
-            fast, middle, slow = percentiles(spans)
-            copies, size = len(weights[kind]), sum(weight.nbytes for weight in weights[kind])
-            rows.append(
-                {
-                    "op": kind,
-                    "backend": "cpu",
-                    "shape": [outputs, inputs],
-                    "width": width,
-                    "us_p20": 1e6 * fast / copies,
-                    "us_p50": 1e6 * middle / copies,
-                    "us_p80": 1e6 * slow / copies,
-                    "gb_s": size / middle / 1e9,
-                    "fraction_of_stream": size / middle / bandwidth,
-                }
-            )
+            copies, rate = len(weights[kind]), weights[kind][0].nbytes / percentiles(spans)[1] * len(weights[kind])
+            row = _row(kind, [outputs, inputs], width, [span / copies for span in spans])
+            rows.append({**row, "gb_s": rate / 1e9, "fraction_of_stream": rate / bandwidth})
+    if channels is not None:
+        rows += measure_rows(channels, widths, samples)
     return {
         "bandwidth_gb_s": percentiles(streams)[1] / 1e9,
         "device": "cpu",

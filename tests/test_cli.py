@@ -327,6 +327,7 @@ def test_bench_kernels_json(capsys):
     keys = {"op", "backend", "shape", "width", "us_p20", "us_p50", "us_p80", "gb_s", "fraction_of_stream"}
     assert all(set(row) == keys for row in found["kernels"])
     assert [row["shape"] for row in found["kernels"] if row["op"] == "linear_bf16"][:2] == [[960, 576], [576, 576]]
+    assert [row["shape"] for row in found["kernels"] if row["op"].startswith("silu")] == [[1536], [1536, 12]]
 
 
 @pytest.mark.parametrize("command", [["models"], ["--help"], ["models", "--json"]], ids=" ".join)

@@ -93,10 +93,11 @@ def rotation_sides(channels: int) -> list[int]:
 def hadamard_size(rotation: Tensor, channels: int, most: int | None = None) -> int:
     """K/P of a rotation [P, P] for K channels. Raises ValueError, naming every P that fits, unless it is square, K/P is
     a power of two, and P is at most `most`."""
+    side = rotation.shape[0] if rotation.dim() == 2 and rotation.shape[0] == rotation.shape[1] else 0
+    size = channels // side if side else 0
+    if size * side == channels and size & (size - 1) == 0 < size and (most is None or side <= most):
+        return size
     sides = [side for side in rotation_sides(channels) if most is None or side <= most]
-    for side in sides:
-        if rotation.shape == (side, side):
-            return channels // side
     limit = "" if most is None else f"; at most {most} here, `reference` takes any"
     raise ValueError(
         f"rotation is {list(rotation.shape)}; accepted for {channels} channels: [P, P] with P = "

@@ -82,8 +82,8 @@ inline long state_floats(long size) { return size + 2; }
 
 struct Kernels {
   const char* name;
-  void (*quantize_row)(const float* x, const Transform& transform, long k, float* work, int8_t* q, float* scale);  // work: 2·k floats
-  void (*rotate_row)(const float* x, const float* rotation, long side, long k, float* work, float* y);  // work: k floats
+  void (*quantize_row)(const float* x, const Transform& transform, long k, float* work, int8_t* q, float* scale);  // work: 2·k floats, of which x may be the first k
+  void (*rotate_row)(const float* x, const float* rotation, long side, long k, float* work, float* y);  // work: k floats; y may be x
   void (*rmsnorm_row)(const float* x, const float* w, float eps, long k, float* y);
   void (*silu_mul_row)(const float* gate_up, long k, float* y);
   void (*int8_prepare)(const int8_t* q, long k, uint8_t* out);  // one row, padded to a multiple of 4

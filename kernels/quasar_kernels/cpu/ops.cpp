@@ -12,7 +12,7 @@
 namespace quasar {
 namespace {
 
-constexpr long kRowGrain = 65536;      // floats of row work that are worth waking another thread
+constexpr long kRowGrain = 32768;      // floats of row work that are worth waking another thread
 constexpr long kTasksPerThread = 6;    // small enough pieces that a late or slow thread costs little
 constexpr long kTopPart = 8192;        // numbers of a row whose exponentials are summed as one: fixed, so sums never depend on the cut
 constexpr long kRowsPerTask = 96;      // of a wide pass: activations of that many rows stay in the cache
@@ -28,6 +28,13 @@ void each_row(long rows, long floats_per_row, const Function& function) {
 
 long rotation_cost(long side, long k) { return k * (3 + side / 4); }
 long cost(const Transform& transform, long k) { return 4 * k + (transform.rotation ? rotation_cost(transform.side, k) : 0); }
+
+// A decoder step reads a hundred megabytes between two uses of a layer's rotation, so it comes from memory: asked for before the norm, the
+// gate or the butterflies, it is there when they are done.
+void prefetch_rotation(const Transform& transform) {
+  if (!transform.rotation) return;
+  for (long i = 0; i < transform.side * transform.side; i += 16) __builtin_prefetch(transform.rotation + i);
+}
 
 using Tiles = void (*)(const Linear&, long, long, long, long);
 
@@ -56,6 +63,7 @@ void linear(const Linear& job, Tiles kernel) {
 void quantize_rows(const float* x, const Transform& transform, long rows, long k, int8_t* q, float* scale) {
   const Kernels& table = kernels();
   each_row(rows, cost(transform, k), [&](long row) {
+    prefetch_rotation(transform);
     table.quantize_row(x + row * k, transform, k, scratch_of<float>(kRowWork, 2 * k), q + row * k, scale + row);
   });
 }
@@ -75,9 +83,10 @@ void rmsnorm(const float* x, const float* w, float eps, long rows, long k, float
 void rmsnorm_quantize(const float* x, const float* w, float eps, const Transform& transform, long rows, long k, int8_t* q, float* scale) {
   const Kernels& table = kernels();
   each_row(rows, cost(transform, k), [&](long row) {
-    float* y = scratch_of<float>(kRowFloats, k);
-    table.rmsnorm_row(x + row * k, w, eps, k, y);
-    table.quantize_row(y, transform, k, scratch_of<float>(kRowWork, 2 * k), q + row * k, scale + row);
+    prefetch_rotation(transform);
+    float* work = scratch_of<float>(kRowWork, 2 * k);
+    table.rmsnorm_row(x + row * k, w, eps, k, work);
+    table.quantize_row(work, transform, k, work, q + row * k, scale + row);
   });
 }
 
@@ -89,9 +98,10 @@ void silu_mul(const float* gate_up, long rows, long k, float* y) {
 void silu_mul_quantize(const float* gate_up, const Transform& transform, long rows, long k, int8_t* q, float* scale) {
   const Kernels& table = kernels();
   each_row(rows, cost(transform, k) + 4 * k, [&](long row) {
-    float* y = scratch_of<float>(kRowFloats, k);
-    table.silu_mul_row(gate_up + row * 2 * k, k, y);
-    table.quantize_row(y, transform, k, scratch_of<float>(kRowWork, 2 * k), q + row * k, scale + row);
+    prefetch_rotation(transform);
+    float* work = scratch_of<float>(kRowWork, 2 * k);
+    table.silu_mul_row(gate_up + row * 2 * k, k, work);
+    table.quantize_row(work, transform, k, work, q + row * k, scale + row);
   });
 }
 

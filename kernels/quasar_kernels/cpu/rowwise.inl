@@ -27,6 +27,7 @@ static void silu_mul_row(const float* gate_up, long k, float* y) {
   }
 }
 
+// The result is x itself or lies in work[0…k). work: 2·k floats; x may be work[0…k).
 static const float* transform_row(const float* x, const Transform& transform, long k, float* work) {
   if (transform.shift || transform.inv_smooth) {
     for (long i = 0; i < k; i += W) {
@@ -38,8 +39,8 @@ static const float* transform_row(const float* x, const Transform& transform, lo
     x = work;
   }
   if (transform.rotation) {
-    rotate_row(x, transform.rotation, transform.side, k, work, work + k);
-    x = work + k;
+    rotate_row(x, transform.rotation, transform.side, k, work + k, work);
+    x = work;
   }
   return x;
 }
