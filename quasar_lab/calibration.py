@@ -35,12 +35,11 @@ Key = tuple[int, str]
 
 @dataclass
 class Statistics:
-    """Per linear: `largest` f32 [K], max over tokens of |x| per channel; `first` the same over tokens at position 0
-    only; `square` f32 [K], the mean of x² over all others (over position 0 where there is nothing else)."""
+    """Per linear: `largest` f32 [K], max over tokens of |x| per channel; `square` f32 [K], the mean of x² over all but
+    position 0 (over position 0 where there is nothing else)."""
 
     tokens: int = 0
     largest: dict[Key, Tensor] = field(default_factory=dict)
-    first: dict[Key, Tensor] = field(default_factory=dict)
     square: dict[Key, Tensor] = field(default_factory=dict)
 
 
@@ -134,8 +133,6 @@ def collect(decoder: Decoder, token_sequences: Sequence[Sequence[int]]) -> Stati
         statistics.square[layer, projection] = statistics.square.get((layer, projection), 0) + square
         key, top = (layer, projection), x.abs().amax(dim=0)
         statistics.largest[key] = torch.maximum(statistics.largest[key], top) if key in statistics.largest else top
-        head = x[0].abs()
-        statistics.first[key] = torch.maximum(statistics.first[key], head) if key in statistics.first else head
 
     for sequence in track(token_sequences, len(token_sequences), "Calibrating"):
         decoder.forward(sequence, decoder.new_cache(len(sequence)), taps=tap)
@@ -170,7 +167,8 @@ def grams(
     the residual streams of all sequences are kept. Raises CalibrationError, naming the layer, on NaN or infinity.
     """
     streams = [[decoder.embed(sequence) for sequence in part] for part in (fitted, held_out)]
-    for layer in range(decoder.config.layers + 1):
+    layers = decoder.config.layers + 1
+    for layer in track(range(layers), layers, "Rounding the weights, layer by layer"):
         taps = _Grams(skip=0), _Grams(skip=1)
         streams = [[decoder.block(x, layer, tap) for x in part] for part, tap in zip(streams, taps, strict=True)]
         yield layer, {projection: (gram, taps[1].sums[projection]) for projection, gram in taps[0].sums.items()}

@@ -14,6 +14,7 @@ from typing import Any
 from quasar_lab.checkpoints import ModelConfig
 from quasar_lab.embedded import ID
 from quasar_lab.errors import InputError
+from quasar_lab.smoothing import rotation_matrix
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ def row(entry: Entry) -> dict[str, Any]:
     config = entry.config
     outputs = config.layers * sum(n for n, _ in config.projection_shapes().values()) + config.vocab
     table = config.vocab * config.hidden
-    step_bf16, step_w8a8 = 2 * config.step_weights, config.step_weights + 4 * outputs
+    # Scales per output and the dense factors of the rotations; those of o_proj are folded away.
+    beside = outputs + config.layers * (2 * _factor(config.hidden) + _factor(config.mlp)) + _factor(config.hidden)
+    step_bf16, step_w8a8 = 2 * config.step_weights, config.step_weights + 4 * beside
     resident_bf16, resident_w8a8 = step_bf16 + 2 * table, step_w8a8 + 2 * table
     return {
         "id": entry.id,
@@ -105,6 +108,12 @@ def row(entry: Entry) -> dict[str, Any]:
         "step_bytes_w8a8": step_w8a8,
         "fits": resident_bf16 + resident_w8a8 - 2 * table + 2**30 < memory_bytes(),
     }
+
+
+def _factor(channels: int) -> int:
+    """Numbers in the dense factor of a rotation of `channels`."""
+    matrix = rotation_matrix(channels)
+    return 0 if matrix is None else matrix.numel()
 
 
 def rows() -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from torch import Tensor
 from quasar_lab.cache import KVCache
 from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig, open_checkpoint
 from quasar_lab.errors import BackendError, InputError
+from quasar_lab.smoothing import Mapping, ValueMap, value_map
 from quasar_lab.tokenizer import Tokenizer
 
 Taps = Callable[[int, str, Tensor], None]
@@ -89,28 +90,6 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class ValueMap:
-    """The basis in which a recipe keeps the values of a layer, in terms of the BF16 model's v:
-    ((v − shift) · inv_scale) @ rotation, each part optional.
-
-    shift, inv_scale f32 [kv_heads, head_dim]; rotation f32 [head_dim, head_dim].
-    """
-
-    inv_scale: Tensor | None = None
-    rotation: Tensor | None = None
-    shift: Tensor | None = None
-
-    def __call__(self, v: Tensor) -> Tensor:
-        """Values f32 [kv_heads, rows, head_dim] of the BF16 model → the same in this basis; the input is not
-        changed."""
-        if self.shift is not None:
-            v = v - self.shift[:, None]
-        if self.inv_scale is not None:
-            v = v * self.inv_scale[:, None]
-        return v if self.rotation is None else v @ self.rotation
-
-
-@dataclass(frozen=True)
 class Output:
     """logits f32 [M, vocab] ("all") or [1, vocab] ("last"); hidden f32 [M, hidden] after the final norm, when asked
     for."""
@@ -123,8 +102,8 @@ class Output:
 class Decoder:
     """A verifier: `forward`, `new_cache`, `rollback`, `name`, `weight_bytes`.
 
-    smoothing: the factors s f32 [K] that a recipe divided each linear's input by, under (layer, projection); empty for
-    BF16. value_maps: layer → the basis of its cached values, where it is not the BF16 model's.
+    mappings: what a recipe does to each linear's input before it is rounded, under (layer, projection); empty for BF16.
+    value_maps: layer → the basis of its cached values, where it is not the BF16 model's.
     """
 
     name: str
@@ -136,8 +115,8 @@ class Decoder:
     norm: Tensor
     head: Linear
     device: str = "cpu"
-    smoothing: dict[tuple[int, str], Tensor] = field(default_factory=dict, repr=False)
-    value_maps: dict[int, ValueMap] = field(default_factory=dict, repr=False)
+    mappings: dict[tuple[int, str], Mapping] = field(default_factory=dict, repr=False)
+    value_maps: dict[int, ValueMap] = field(init=False, repr=False)
     _angles: tuple[Tensor, Tensor] = field(init=False, repr=False)
     _plan: Any = field(init=False, repr=False)
     """All layers in one call, where the backend offers it: the same ops, the same bits, no Python between them."""
@@ -146,6 +125,11 @@ class Decoder:
         frequencies = inverse_frequencies(self.config)
         angles = torch.arange(self.config.context, dtype=torch.float32)[:, None] * frequencies
         self._angles = angles.cos(), angles.sin()
+        self.value_maps = {
+            layer: value_map(mapping, self.config)
+            for (layer, projection), mapping in self.mappings.items()
+            if projection == "o_proj"
+        }
         config, plan = self.config, getattr(self.ops, "Plan", None)
         if plan is not None:
             plan = plan(self.layers, groups=config.kv_heads, size=config.head_dim, eps=config.eps, window=config.window)
@@ -266,7 +250,7 @@ class Decoder:
         order = range(len(self.layers)) if layers is None else layers
         with nullcontext() if self._plan is None else single_torch_thread():
             cos, sin = self._angles[0][places], self._angles[1][places]
-            x = self.embedding[tokens].float()
+            x = self.embed(tokens)
             if self._plan is not None and taps is None:
                 x = self._plan.run(x, order, cache.k, cache.v, start, cos, sin, lengths, parents)
             else:
@@ -278,7 +262,7 @@ class Decoder:
                 x = x[-1:]
             return Output(self._after_norm(x, self.norm, self.head, len(self.layers), "lm_head", taps), out)
 
-    def embed(self, ids: Sequence[int]) -> Tensor:
+    def embed(self, ids: Sequence[int] | Tensor) -> Tensor:
         """The residual stream f32 [M, hidden] that enters block 0."""
         return self.embedding[torch.as_tensor(ids)].float()
 

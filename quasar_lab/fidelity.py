@@ -115,9 +115,9 @@ class _LayerErrors:
         def compare_with_kept(layer: int, projection: str, x: Tensor) -> None:
             if not self._follows_block(layer, projection):
                 return
-            factors = self._models[1].smoothing.get((layer, projection))
-            if factors is not None and projection != "lm_head":
-                x = x * factors  # folded into the norm, so what flows here is x / s
+            mapping = self._models[1].mappings.get((layer, projection))
+            if mapping is not None and projection != "lm_head":
+                x = x * mapping.factors  # folded into the norm, so what flows here is x / s
             exact = self._exact.pop(layer)
             self._difference[layer - 1] += float((x - exact).double().square().sum())
             self._size[layer - 1] += float(exact.double().square().sum())

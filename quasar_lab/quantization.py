@@ -29,7 +29,7 @@ from torch import Tensor
 from quasar_lab import calibration, storage
 from quasar_lab.calibration import Key, Statistics
 from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig
-from quasar_lab.decoder import Decoder, Int8Linear, Layer, ValueMap, select_ops
+from quasar_lab.decoder import Decoder, Int8Linear, Layer, select_ops
 from quasar_lab.errors import CheckpointError, NotInThisVersion, RecipeError
 from quasar_lab.progress import announce
 from quasar_lab.rounding import quantize_weight, round_weight
@@ -44,6 +44,7 @@ from quasar_lab.smoothing import (
     rotation_matrix,
     smoothquant_factors,
     spread_repeats,
+    value_factors,
 )
 
 SCHEMA = 3
@@ -215,7 +216,7 @@ def quantized_tensors(
             mlp_norm = fold_into_norm(mlp_norm, found[layer, "gate_up_proj"].factors)
         if (layer, "o_proj") in found:
             mapping = found[layer, "o_proj"]
-            value = mapping.factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0].reshape(-1)
+            value = value_factors(mapping.factors, config).reshape(-1)
             rows = _value_rows(config)
             parts["qkv_proj"] = fold_into_rows(*parts["qkv_proj"], rows, value)
             if mapping.rotation is not None:
@@ -228,9 +229,8 @@ def quantized_tensors(
         for name, (weight, bias) in parts.items():
             put(f"{base}.{name}", weight, bias, (layer, name))
 
-    head = checkpoint.head()
-    weight = (checkpoint.embedding() if head is None else head).float()
     key = (config.layers, "lm_head")
+    weight = _weight(checkpoint, key).float()
     put("lm_head", found[key].weight(weight) if key in found else weight, None, key)
     return out
 
@@ -255,7 +255,7 @@ def _unfold_outputs(y: Tensor, key: Key, found: dict[Key, Mapping], config: Mode
     if follower.rotation is not None:
         turned = value.reshape(-1, config.head_dim)
         value = rotate(turned, follower.rotation.T.contiguous()).reshape(value.shape)
-    y[:, rows] = value * follower.factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0].reshape(-1)
+    y[:, rows] = value * value_factors(follower.factors, config).reshape(-1)
     return y
 
 
@@ -395,49 +395,48 @@ def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
         raise RecipeError(f"{folder} was made from {record.get('model')} with other weights; prepare it again")
     ops, saved, config = select_ops(decoder.backend, decoder.device), _SavedTensors(folder / WEIGHTS), decoder.config
 
-    def linear(base: str, shape: tuple[int, int], smoothed_online: bool = False) -> Int8Linear:
-        wq = saved.get(f"{base}.wq", torch.int8, shape)
-        factors = saved.optional(f"{base}.factors", shape[1:]) if smoothed_online else None
-        rotation = None if base.endswith("o_proj") else saved.rotation(base, shape[1])
-        transform = Transform(inv_smooth=None if factors is None else 1.0 / factors, rotation=rotation)
+    shapes = config.projection_shapes()
+
+    def linear(layer: int, projection: str, base: str, shape: tuple[int, int]) -> Int8Linear:
+        wq, mapping = saved.get(f"{base}.wq", torch.int8, shape), found.get((layer, projection))
+        inv_smooth = None if mapping is None or projection != "lm_head" else 1.0 / mapping.factors
+        rotation = None if mapping is None or projection == "o_proj" else mapping.rotation
+        folded = inv_smooth is None and rotation is None
         return Int8Linear(
             weight=ops.pack_w8a8(wq),
             wscale=saved.get(f"{base}.wscale", torch.float32, shape[:1]),
             bias=saved.optional(f"{base}.bias", shape[:1]),
-            transform=None if factors is None and rotation is None else transform,
+            transform=None if folded else Transform(inv_smooth=inv_smooth, rotation=rotation),
             shape=shape,
         )
 
+    def part(layer: int, projection: str) -> Int8Linear:
+        return linear(layer, projection, f"layers.{layer}.{projection}", shapes[projection])
+
     def layer(index: int, original: Layer) -> Layer:
-        base, shapes = f"layers.{index}", config.projection_shapes()
+        base = f"layers.{index}"
         return replace(
             original,
             attention_norm=saved.get(f"{base}.attention_norm", torch.float32, (config.hidden,)),
             mlp_norm=saved.get(f"{base}.mlp_norm", torch.float32, (config.hidden,)),
-            qkv_proj=linear(f"{base}.qkv_proj", shapes["qkv_proj"]),
-            o_proj=linear(f"{base}.o_proj", shapes["o_proj"]),
-            gate_up_proj=linear(f"{base}.gate_up_proj", shapes["gate_up_proj"]),
-            down_proj=linear(f"{base}.down_proj", shapes["down_proj"]),
+            qkv_proj=part(index, "qkv_proj"),
+            o_proj=part(index, "o_proj"),
+            gate_up_proj=part(index, "gate_up_proj"),
+            down_proj=part(index, "down_proj"),
         )
 
-    inputs = {key: shape[1] for key, shape in config.projection_shapes().items()}
-    keys: dict[Key, str] = {(index, part): f"layers.{index}.{part}" for index in range(config.layers) for part in PARTS}
-    smoothing = {key: saved.optional(f"{base}.factors", (inputs[key[1]],)) for key, base in keys.items()}
-    smoothing[config.layers, "lm_head"] = saved.optional("lm_head.factors", (config.hidden,))
+    names = {(index, part): f"layers.{index}.{part}" for index in range(config.layers) for part in PARTS}
+    found = {
+        key: saved.mapping(base, shapes[key[1]][1], config.head_dim if key[1] == "o_proj" else None)
+        for key, base in names.items()
+    }
+    found[config.layers, "lm_head"] = saved.mapping("lm_head", config.hidden)
     return replace(
         decoder,
         name=name,
         layers=[layer(index, original) for index, original in enumerate(decoder.layers)],
-        head=linear("lm_head", (config.vocab, config.hidden), smoothed_online=True),
-        smoothing={key: factors for key, factors in smoothing.items() if factors is not None},
-        value_maps={
-            layer: ValueMap(
-                inv_scale=1 / factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0],
-                rotation=saved.head_rotation(f"layers.{layer}.o_proj", config.head_dim),
-            )
-            for (layer, projection), factors in smoothing.items()
-            if projection == "o_proj" and factors is not None
-        },
+        head=linear(config.layers, "lm_head", "lm_head", (config.vocab, config.hidden)),
+        mappings={key: mapping for key, mapping in found.items() if mapping is not None},
     )
 
 
@@ -464,12 +463,10 @@ class _SavedTensors:
         """The f32 tensor, or None where there is none."""
         return self.get(name, torch.float32, shape) if name in self._tensors else None
 
-    def rotation(self, base: str, size: int) -> Tensor | None:
-        """The dense factor f32 [P, P] for `size` channels, or None where there is none."""
-        side = rotation_matrix(size).shape[0]
-        return self.optional(f"{base}.rotation", (side, side))
-
-    def head_rotation(self, base: str, head_dim: int) -> Tensor | None:
-        """The whole rotation f32 [head_dim, head_dim] of the value heads, or None where there is none."""
-        factor = self.rotation(base, head_dim)
-        return None if factor is None else rotate(torch.eye(head_dim), factor)
+    def mapping(self, base: str, size: int, group: int | None = None) -> Mapping | None:
+        """The mapping of a linear of `size` inputs, of which `group` are rotated together; None where there is none."""
+        factors, expected = self.optional(f"{base}.factors", (size,)), rotation_matrix(group or size)
+        if factors is None:
+            return None
+        rotation = None if expected is None else self.optional(f"{base}.rotation", tuple(expected.shape))
+        return Mapping(factors, rotation, group)

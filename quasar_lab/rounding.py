@@ -7,8 +7,8 @@ nothing of the data but the Gram matrix H = X Xᵀ: w_j ← w_j − e · U_kj / 
 λI)⁻¹. Columns with large inputs go first, while there are most left to mend them; λ is 1 % of H's mean diagonal.
 
 What is lost: it can fit the calibration text. So a row scale is the same as for rounding to nearest, and the result
-is kept only where it beats rounding to nearest on text held out from H. On the embedded model the weights' share of
-the fidelity loss falls to about a third.
+is kept only where it beats rounding to nearest on text held out from H. On the embedded model, rotated, it
+takes the KL of W8A8 against BF16 from 0.0036 to 0.0019.
 """
 
 import torch
@@ -37,9 +37,8 @@ def round_compensated(weight: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
     upper = torch.linalg.cholesky(inverse, upper=True).float()
     columns = weight[:, order].T.contiguous()
     rounded = torch.empty_like(columns)
-    with (
-        single_torch_thread()
-    ):  # thousands of small operations: waking a second thread for each costs more than it saves
+    # Thousands of small operations: waking a second thread for each costs more than it saves.
+    with single_torch_thread():
         for start in range(0, len(order), BLOCK):
             stop = min(start + BLOCK, len(order))
             errors = torch.empty(stop - start, weight.shape[0])

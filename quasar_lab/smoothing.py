@@ -21,10 +21,10 @@ The s that makes this product smallest balances root mean squares, not maxima: s
 attention sink has a scale of its own.
 
 Why the rotation runs online, behind the norm, and not once on the residual stream, where it would be free: a rotated
-stream cannot carry the gains of the norms or any s, and on the embedded model ‖x‖² · ‖W‖² is then 2 to 8 times what
-gains, s and an online rotation leave (gate_up_proj; 2 to 4 times at qkv_proj). What it costs online is in the
-kernels' README. In front of o_proj the rotation acts inside each value head and is folded into the rows of v_proj:
-nothing runs online.
+stream cannot carry the gains of the norms or any s, and on the embedded model ‖x‖² · ‖W‖² is then 2 to 4 times what
+gains, s and an online rotation leave (at nine layers' qkv_proj and gate_up_proj; 1.5 times at the head). What it
+costs online is in the kernels' README. In front of o_proj the rotation acts inside each value head and is folded into
+the rows of v_proj: nothing runs online.
 """
 
 from dataclasses import dataclass
@@ -86,15 +86,18 @@ def _conference(q: int, below: float) -> Tensor:
     return matrix
 
 
-def rotation_matrix(size: int) -> Tensor:
+def rotation_matrix(size: int) -> Tensor | None:
     """The dense factor f32 [P, P] of an orthonormal rotation of `size` channels (`quasar_kernels.rotate`).
 
     The smallest P of at most 128 with a Hadamard matrix, whose entries are all equally large; else the Hartley matrix
-    cas(2πij/P)/√P of the odd part of `size`, which exists for every P and is a little less even.
+    cas(2πij/P)/√P of the odd part of `size`, which is a little less even; None where that is larger, too: such a
+    rotation would cost as much as a linear.
     """
-    sides = rotation_sides(size)
+    sides = [side for side in rotation_sides(size) if side <= 128]
+    if not sides:
+        return None
     for side in sides:
-        matrix = hadamard(side) if side <= 128 else None
+        matrix = hadamard(side)
         if matrix is not None:
             return matrix / side**0.5
     odd = torch.arange(sides[0], dtype=torch.float64)
@@ -127,6 +130,36 @@ class Mapping:
         if self.rotation is None:
             return rows
         return rotate(rows.reshape(-1, self.group or rows.shape[1]), self.rotation).reshape(rows.shape)
+
+
+@dataclass(frozen=True)
+class ValueMap:
+    """The basis in which a recipe keeps the values of a layer, in terms of the BF16 model's v: (v · inv_scale) @
+    rotation.
+
+    inv_scale f32 [kv_heads, head_dim]; rotation f32 [head_dim, head_dim] or None.
+    """
+
+    inv_scale: Tensor
+    rotation: Tensor | None
+
+    def __call__(self, v: Tensor) -> Tensor:
+        """Values f32 [kv_heads, rows, head_dim] of the BF16 model → the same in this basis; the input is not
+        changed."""
+        v = v * self.inv_scale[:, None]
+        return v if self.rotation is None else v @ self.rotation
+
+
+def value_map(mapping: Mapping, config: ModelConfig) -> ValueMap:
+    """What folding o_proj's mapping does to the values. One dense matrix, since it turns every row of an audit."""
+    rotation = None if mapping.rotation is None else rotate(torch.eye(config.head_dim), mapping.rotation)
+    return ValueMap(1 / value_factors(mapping.factors, config), rotation)
+
+
+def value_factors(factors: Tensor, config: ModelConfig) -> Tensor:
+    """Factors of o_proj's input, f32 [heads · D] → f32 [kv_heads, D]; those of query heads that share a value head are
+    equal."""
+    return factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0]
 
 
 def rotate_value_rows(

@@ -15,17 +15,21 @@ import quasar_lab as ql
 from quasar_lab import audit, quantization
 from quasar_lab.audit import Audited, Auditor, interpolate
 from quasar_lab.calibration import collect
-from quasar_lab.decoder import Output, ValueMap
+from quasar_lab.decoder import Output
 from quasar_lab.drafting import NoDrafter
 from quasar_lab.errors import InputError
+from quasar_lab.smoothing import ValueMap
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-def smoothed(model, folder):
-    """W8A8 with SmoothQuant of a model without a tokenizer: calibrated on ids."""
-    factors = quantization.mappings(model.checkpoint, collect(model, [PROMPT * 5]), quantization.Recipe("x", 0.7))
-    save_file(quantization.quantized_tensors(model.checkpoint, factors), folder / "weights.safetensors")
+RECIPES = [quantization.Recipe("smoothquant", 0.7), quantization.Recipe("rotated", rotated=True)]
+
+
+def smoothed(model, folder, recipe=RECIPES[0]):
+    """W8A8 of a model without a tokenizer: calibrated on ids."""
+    found = quantization.mappings(model.checkpoint, collect(model, [PROMPT * 5]), recipe)
+    save_file(quantization.quantized_tensors(model.checkpoint, found), folder / "weights.safetensors")
     record = {"schema": quantization.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny"}
     (folder / "recipe.json").write_text(json.dumps(record))
     return quantization.load_quantized(model, folder, "w8a8")
@@ -36,11 +40,12 @@ def error(found, wanted):
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-one-kv", "qwen2", "qwen3"])
-def test_adopted_rows_are_in_the_adopters_basis(tmp_path, family):
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_adopted_rows_are_in_the_adopters_basis(tmp_path, family, recipe):
     """In the first layer the two verifiers differ by the rounding alone."""
     write_checkpoint(tmp_path, family)
     model = ql.load(tmp_path)
-    w8a8 = smoothed(model, tmp_path)
+    w8a8 = smoothed(model, tmp_path, recipe)
     exact, own, adopted = model.new_cache(32), w8a8.new_cache(32), w8a8.new_cache(32)
     model.forward(PROMPT, exact)
     w8a8.forward(PROMPT, own)
@@ -52,16 +57,16 @@ def test_adopted_rows_are_in_the_adopters_basis(tmp_path, family):
     assert error(exact.v[0, :, rows], own.v[0, :, rows]) > 0.06, "the factors are 1: this shows nothing"
 
 
-def test_a_value_map_shifts_scales_and_turns():
+def test_a_value_map_scales_and_turns():
     generator = torch.Generator().manual_seed(0)
-    v, shift = torch.randn(2, 5, 4, generator=generator), torch.randn(2, 4, generator=generator)
+    v = torch.randn(2, 5, 4, generator=generator)
     rotation = torch.linalg.qr(torch.randn(4, 4, generator=generator)).Q
     inv_scale = torch.rand(2, 4, generator=generator) + 0.5
     before = v.clone()
-    found = ValueMap(inv_scale, rotation, shift)(v)
+    found = ValueMap(inv_scale, rotation)(v)
     for group in range(2):
-        assert torch.allclose(found[group], ((v[group] - shift[group]) * inv_scale[group]) @ rotation, atol=1e-6)
-    assert torch.equal(ValueMap()(v), before)
+        assert torch.allclose(found[group], (v[group] * inv_scale[group]) @ rotation, atol=1e-6)
+    assert torch.equal(ValueMap(torch.ones(2, 4), None)(v), before)
     assert torch.equal(v, before), "the input was changed"
 
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
+from quasar_kernels.reference import apply_transform
 
 from quasar_lab import figures
 from quasar_lab.errors import InputError
@@ -117,12 +118,19 @@ def test_outliers_sorted_and_by_channel_hold_the_same_values(tiny):
     assert plain.layout.xaxis.title.text == plain.layout.xaxis2.title.text == "input channel"
 
 
-def test_outliers_takes_the_factors_of_a_quantized_model(embedded, w8a8):
+def test_outliers_shows_what_a_quantized_model_rounds(embedded, w8a8):
+    """The first layer sees the same input in both models; what its INT8 linear rounds is what is drawn."""
     activations = figures.capture(embedded, IDS)
-    figure = figures.outliers(embedded, 3, "gate_up_proj", w8a8, activations)
-    expected = (activations.at(3, "gate_up_proj") / w8a8.smoothing[3, "gate_up_proj"])[0].abs().clamp(min=1e-4)
-    torch.testing.assert_close(torch.tensor(figure.data[3].y), expected)
-    assert "factors of w8a8" in stamp_of(figure)
+    rounded = []
+    w8a8.forward(IDS, w8a8.new_cache(), taps=lambda *tap: rounded.append(tap))
+    (x,) = [x for layer, projection, x in rounded if (layer, projection) == (0, "qkv_proj")]
+    transform = w8a8.layers[0].qkv_proj.transform
+    figure = figures.outliers(embedded, 0, "qkv_proj", w8a8, activations)
+    expected = apply_transform(x, transform)[0].abs().clamp(min=1e-4)
+    torch.testing.assert_close(torch.tensor(figure.data[3].y), expected, rtol=1e-3, atol=1e-4)
+    assert "mapped as in w8a8" in stamp_of(figure)
+    assert figure.layout.xaxis2.title.text == "rotated channel"
+    assert "(x / s) R" in figure.layout.annotations[1].text
 
 
 def test_outliers_of_one_token_and_of_a_channel_of_zeros(tiny):

@@ -68,6 +68,7 @@ def test_a_rotation_of_every_size_keeps_lengths():
         turned = rotate(x, matrix)
         assert torch.allclose(turned.norm(dim=1), x.norm(dim=1), rtol=1e-4), size
         assert torch.allclose(rotate(turned, matrix.T.contiguous()), x, atol=1e-4), size
+    assert rotation_matrix(2 * 131) is None, "a dense factor that costs as much as a linear"
 
 
 def test_balanced_factors_make_the_noise_least():

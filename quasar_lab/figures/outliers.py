@@ -20,7 +20,7 @@ from quasar_lab.errors import InputError
 from quasar_lab.figures.activations import Activations, capture
 from quasar_lab.figures.style import BLUE, INK, ORANGE, escape, finish, visible
 from quasar_lab.quantization import DEFAULT_ALPHA, output_error
-from quasar_lab.smoothing import column_max, o_proj_factors, smoothquant_factors
+from quasar_lab.smoothing import Mapping, column_max, o_proj_factors, smoothquant_factors
 from quasar_lab.speculative import Prompt
 
 ORDERS = ("channel", "sorted")
@@ -40,18 +40,21 @@ def outliers(
     text: Prompt | Activations | None = None,
     order: str = "channel",
 ) -> go.Figure:
-    """Largest |x| of every input channel of one linear, before and after smoothing, on one locked log scale.
+    """Largest |x| of every input channel of one linear, as it is and as a recipe rounds it, on one locked log scale.
 
-    The first token is drawn apart from the others. quantized: take its factors; without it, SmoothQuant's with α = 0.5
-    from this text alone. order: channels as they are, or "sorted" by their largest value.
+    The first token is drawn apart from the others. quantized: take its factors and rotation; without it, SmoothQuant
+    with α = 0.5 from this text alone. A rotated channel is a mixture of all channels.
+
+    order: channels as they are, or "sorted" by their largest value.
     """
     if order not in ORDERS:
         raise InputError(f"order is {order!r}; accepted: {', '.join(ORDERS)}")
     projection = projection_of(projection)
     activations = capture(model, text)
     x = activations.at(layer, projection)
-    factors, origin = _factors(model, layer, projection, x, quantized)
-    panels = [("before: |x|", x), ("after: |x / s|", x / factors)]
+    mapping, origin = _mapping(model, layer, projection, x, quantized)
+    rotated = mapping.rotation is not None
+    panels = [("before: |x|", x), ("after: |(x / s) R|" if rotated else "after: |x / s|", mapping.inputs(x))]
     place = torch.argsort(x.abs().amax(dim=0), descending=True) if order == "sorted" else torch.arange(x.shape[1])
 
     figure = make_subplots(
@@ -65,12 +68,13 @@ def outliers(
     figure.update_yaxes(type="log", range=[limits[0] - 0.1, limits[1] + 0.35], dtick=1, exponentformat="power")
     figure.update_yaxes(title_text="largest |x| of the channel", row=1, col=1)
     axes = ("channel, largest first", "channel, same order as left") if order == "sorted" else ("input channel",) * 2
+    axes = (axes[0], "rotated channel") if rotated else axes
     for column, axis in enumerate(axes, 1):
         figure.update_xaxes(title_text=axis, row=1, col=column)
     before, after = (_ratio(values.abs().amax(dim=0)) for _, values in panels)
     subtitle = f"max / median over channels: {before:.0f} before, {after:.0f} after ({escape(origin)})"
     subtitle += f" · {len(activations.pieces)} tokens"
-    recipe = {} if quantized is None else {"recipe": f"bf16, factors of {quantized.name}"}
+    recipe = {} if quantized is None else {"recipe": f"bf16, inputs mapped as in {quantized.name}"}
     finish(figure, f"Layer {layer}, {projection}: its input", subtitle, {**activations.identity, **recipe}, height=480)
     figure.update_layout(margin={"t": 128}, legend={"y": 1.09})
     return figure
@@ -126,15 +130,16 @@ def _panel(figure: go.Figure, column: int, size: Tensor, channels: Tensor, piece
     )
 
 
-def _factors(model: Decoder, layer: int, projection: str, x: Tensor, quantized: Decoder | None) -> tuple[Tensor, str]:
-    """Factors s f32 [K] and where they come from."""
+def _mapping(model: Decoder, layer: int, projection: str, x: Tensor, quantized: Decoder | None) -> tuple[Mapping, str]:
+    """What is done to the inputs before rounding, and where it comes from."""
     if quantized is not None:
-        found = quantized.smoothing.get((layer, projection))
+        found = quantized.mappings.get((layer, projection))
         if found is None:
-            return torch.ones(x.shape[1]), f"{quantized.name} does not smooth"
-        return found, f"factors of {quantized.name}"
+            return Mapping(torch.ones(x.shape[1])), f"{quantized.name} does not smooth"
+        return found, f"factors{' and rotation' if found.rotation is not None else ''} of {quantized.name}"
     weight = model.checkpoint.projection(layer, projection)[0]
-    return smoothing_factors(model, projection, x, weight, DEFAULT_ALPHA), f"α = {DEFAULT_ALPHA:g} on this text"
+    factors = smoothing_factors(model, projection, x, weight, DEFAULT_ALPHA)
+    return Mapping(factors), f"α = {DEFAULT_ALPHA:g} on this text"
 
 
 def smoothing_factors(model: Decoder, projection: str, x: Tensor, weight: Tensor, alpha: float) -> Tensor:
