@@ -369,6 +369,11 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
+def largest_error(decoder: Decoder, recipe: str = "w8a8") -> dict[str, Any]:
+    """The row of the recipe's error table with the largest output error; prepares the recipe on first use."""
+    return max(read_record(prepare(decoder, recipe))["errors"], key=lambda row: row["error"])
+
+
 def _check_replaceable(out: Path) -> None:
     """Raises RecipeError unless `out` is new, empty, or holds a saved recipe and nothing else: no file of anybody's is
     lost."""

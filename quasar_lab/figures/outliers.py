@@ -65,7 +65,7 @@ def outliers(
     drawn = [value for data in figure.data for value in data.y]
     top, bottom = max(drawn), min(drawn)
     limits = [log10(edge) for edge in (bottom, top)]
-    figure.update_yaxes(type="log", range=[limits[0] - 0.1, limits[1] + 0.35], dtick=1, exponentformat="power")
+    figure.update_yaxes(type="log", range=[limits[0] - 0.1, limits[1] + 0.8], dtick=1, exponentformat="power")
     figure.update_yaxes(title_text="largest |x| of the channel", row=1, col=1)
     axes = ("channel, largest first", "channel, same order as left") if order == "sorted" else ("input channel",) * 2
     axes = (axes[0], "rotated channel") if rotated else axes
@@ -127,6 +127,7 @@ def _panel(figure: go.Figure, column: int, size: Tensor, channels: Tensor, piece
         text=f"max {float(largest[best]):.4g} · channel {int(channels[best])} · token {token}",
         xanchor="left" if left else "right",
         xshift=6 if left else -6,
+        yshift=14,  # above a flat band, where it would be unreadable, and above the label of its median
     )
 
 
