@@ -1,7 +1,8 @@
 """How many drafts are kept: per round, and by position in the draft.
 
 Meanings are the trace's own (`trace.acceptance`): survival counts, among the rounds that drafted at least i tokens,
-those that kept the i-th. Short drafts leave the sample as i grows, so the curve may rise.
+those that kept the i-th. Short drafts leave the sample as i grows, so the curve may rise. In an audited run both are
+about what the fast verifier kept; τ counts the tokens that audits have left.
 """
 
 from collections.abc import Sequence
@@ -45,13 +46,16 @@ def acceptance(trace: Trace) -> go.Figure:
     figure.update_layout(barmode="stack", bargap=0.3)
     figure.update_xaxes(title_text="accepted drafts in the round", dtick=1, row=1, col=1)
     figure.update_yaxes(title_text="rounds", rangemode="tozero", row=1, col=1)
-    emitted = sum(len(record.emitted_ids) for record in rounds)
+    emitted = len(trace.token_ids) - (trace.prefill is not None)
     facts = [
         f"τ = {emitted / len(rounds):.2f} tokens per round" if rounds else "no rounds",
         "nothing was drafted" if rate is None else f"{rate:.0%} of drafts accepted",
         f"{len(rounds)} rounds",
         f"drafter {escape(header['drafter'])}, γ = {gamma}",
     ]
+    if trace.audited:
+        refusing = sum(audit.accepted < audit.length for audit in trace.audits)
+        facts.insert(3, f"{refusing} of {len(trace.audits)} audits took tokens back")
     finish(figure, "How many drafts are kept", " · ".join(facts), header, height=430)
     figure.update_layout(margin={"t": 128}, legend={"y": 1.1})
     return figure

@@ -1,7 +1,7 @@
 // The token strip. quasarStrip(root) → { add(records), clear() }: draws the records of a trace, in order, as they come.
 //
-// One drawing for reports and for live widgets. Token text is untrusted, so every text enters the page through
-// textContent; there is no innerHTML in this file.
+// One drawing for reports and for live widgets; what is shown at which moment is strip_model.js's to know. Token text is
+// untrusted, so every text enters the page through textContent; there is no innerHTML in this file.
 
 function quasarStrip(root) {
   const GLYPHS = { accepted: "✓", rejected: "✗", corrected: "↻", bonus: "+", plain: "·", provisional: "◌", retracted: "⟲" };
@@ -11,12 +11,12 @@ function quasarStrip(root) {
     play: "M2 1l9 5-9 5z",
     pause: "M2 1h3v10H2zM7 1h3v10H7z",
     next: "M8 1h2v10H8zM1 1v10l7-5z",
+    flip: "M1 3h7V1l3 3-3 3V5H1zM11 9H4v2L1 8l3-3v2h7z",
   };
   const MARKS = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍" };
   const STEP_MS = 700;
 
-  let header, summary, rows, pieces, current, longest, timer, states;
-  let view;
+  let current, focused, timer, states, model, view;
 
   function make(tag, className, text) {
     const node = document.createElement(tag);
@@ -35,22 +35,28 @@ function quasarStrip(root) {
     return svg;
   }
 
-  const visible = (piece) => piece.replace(/[ \n\t\r]/g, (mark) => MARKS[mark]) || "∅";
-  const share = (value) => (value >= 0.9995 ? "1.00" : value >= 0.01 || value === 0 ? value.toFixed(2) : value.toExponential(0));
+  // Whitespace gets a mark; what has no shape, or turns the direction of what follows, its number.
+  const code = (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  const visible = (piece) => piece.replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Z}]/gu, (mark) => MARKS[mark] || code(mark)) || "∅";
+  const share = (value) => (value >= 0.01 || value === 0 ? value.toFixed(2) : value >= 0.0005 ? value.toFixed(3) : "<0.001");
+  const quoted = (pieces) => `“${pieces.map(visible).join("")}”`;
 
   function clear() {
-    clearInterval(timer);
-    [header, summary, rows, pieces, current, longest, timer, states] = [null, null, [], [], -1, 0, null, new Set(ALWAYS)];
+    pause();
+    [current, focused, states, model] = [-1, null, new Set(ALWAYS), quasarStripModel()];
     root.replaceChildren();
     root.tabIndex = 0;
     root.setAttribute("role", "group");
-    root.setAttribute("aria-label", "token strip: arrow keys step through the rounds, space plays");
+    root.setAttribute("aria-label", "token strip: left and right step through the run, up and down through its tokens, space plays");
     root.dataset.lmSuppressShortcuts = "true"; // JupyterLab must not take the arrow keys for itself
     view = {
       head: make("div", "qs-head"), answer: make("p", "qs-answer"), controls: make("div", "qs-controls"), legend: make("div", "qs-legend"),
-      rounds: make("div", "qs-rounds"), focus: make("div", "qs-focus"), stamp: make("p", "qs-stamp"),
+      rounds: make("div", "qs-rounds"), focus: make("div", "qs-focus"), stamp: make("p", "qs-stamp"), said: make("p", "qs-said"),
     };
-    view.focus.setAttribute("aria-live", "polite");
+    view.rounds.setAttribute("role", "list");
+    view.focus.setAttribute("role", "region");
+    view.focus.setAttribute("aria-label", "numbers of one token");
+    view.said.setAttribute("role", "status");
     root.append(...Object.values(view));
     drawControls();
   }
@@ -61,86 +67,59 @@ function quasarStrip(root) {
       node.type = "button";
       node.append(icon(name));
       node.setAttribute("aria-label", label);
+      node.title = label;
       node.addEventListener("click", act);
       return node;
     };
-    view.play = button("play", "play the rounds", toggle);
+    view.play = button("play", "play", toggle);
     view.playText = make("span", "", "play");
     view.play.append(view.playText);
     view.range = make("input");
     view.range.type = "range";
     view.range.min = 0;
-    view.range.setAttribute("aria-label", "round");
-    view.range.addEventListener("input", () => { pause(); show(Number(view.range.value)); });
-    view.where = make("span");
-    view.controls.append(button("previous", "previous round", () => { pause(); show(current - 1); }), view.play,
-      button("next", "next round", () => { pause(); show(current + 1); }), view.range, view.where);
+    view.range.setAttribute("aria-label", "step");
+    view.range.addEventListener("input", () => step(Number(view.range.value)));
+    view.where = make("span", "qs-where");
+    view.flip = button("flip", "next flip", nextFlip);
+    view.flip.append(make("span", "", "next flip"));
+    view.hint = make("span", "qs-hint");
+    view.controls.append(button("previous", "previous step", () => step(current - 1)), view.play,
+      button("next", "next step", () => step(current + 1)), view.flip, view.range, view.where, view.hint);
   }
 
   // --- records in ---------------------------------------------------------------------------------------------------
 
   function add(records) {
-    const last = rows.length - 1;
+    const last = model.rows.length - 1;
     for (const record of records) {
-      if (record.kind === "header") {
-        clear();
-        header = record;
-        pieces = [...record.prompt_pieces];
-      } else if (record.kind === "prefill") {
-        addPrefill(record);
-      } else if (record.kind === "round") {
-        addRound(record);
-      } else if (record.kind === "footer") {
-        summary = record.summary;
-      }
+      if (record.kind === "header") clear();
+      model.add(record);
     }
+    if (!model.header) return;
+    const { rows } = model;
+    rows.filter((row) => !row.node).forEach(drawRow);
     scaleTimes();
     drawHead();
     drawLegend();
     drawStamp();
-    drawAnswer();
+    view.flip.hidden = !model.flips().length;
     if (rows.length && (current === last || current < 0)) show(rows.length - 1);
     else updateWhere();
   }
 
-  function addPrefill(record) {
-    const tokens = record.emitted_pieces.map((piece, place) => ({
-      piece, state: "plain", id: record.emitted_ids[place], row: 0, record, role: "prefill" }));
-    addRow({ number: "0", record, tokens, source: "first token, from reading the prompt: not a round", ms: null });
-    pieces.push(...record.emitted_pieces);
-  }
-
-  function addRound(record) {
-    const refused = record.states.indexOf("rejected");
-    const drafted = record.draft_pieces.map((piece, place) => ({
-      piece, state: record.states[place], id: record.draft_ids[place], place, row: place, record, role: "draft",
-      beyond: record.states[place] === "accepted" && place >= record.emitted_ids.length,
-      judged: refused < 0 || place <= refused, // behind the first refusal nothing was decided
-      flip: Boolean(record.other && record.other.flip && record.other.flip[place]) }));
-    const accepted = record.states.filter((state) => state === "accepted").length;
-    const own = record.emitted_pieces.slice(accepted).map((piece, place) => ({
-      piece, state: record.emitted_states[accepted + place], id: record.emitted_ids[accepted + place],
-      row: accepted, record, role: "own" }));
-    addRow({ number: String(record.index + 1), record, tokens: [...drafted, ...own], source: sourceLine(record.source, record.draft_ids.length), ms: record.ms });
-    pieces.push(...record.emitted_pieces);
-  }
-
-  function sourceLine(source, length) { // the copied span as far as it was drafted
-    if (!source) return "";
-    if (source.type !== "ngram") return `⟵ ${source.type}`;
-    const start = source.region === "prompt" ? source.start : source.start - header.prompt_pieces.length;
-    const text = pieces.slice(source.start, source.start + length).map(visible).join("");
-    const span = length === 1 ? `${start + 1}` : `${start + 1}–${start + length}`;
-    return `⟵ ${source.region} ${span} “${text}”`;
-  }
-
-  function addRow(row) {
-    row.node = make("div", "qs-round");
+  function drawRow(row) {
+    row.node = make("div", `qs-round qs-${row.kind}-row`);
+    row.node.setAttribute("role", "listitem");
+    row.node.setAttribute("aria-label", nameOf(row));
     const tokens = make("span", "qs-tokens");
+    if (row.kind === "audit") tokens.append(make("span", "qs-verdict", `${model.judges().auditor} keeps ${row.record.accepted} of ${row.record.length}`));
     row.tokens.forEach((token) => {
-      token.node = drawToken(token.piece, token.state, "button");
-      if (token.flip && token.judged) token.node.classList.add("qs-flip");
+      token.node = drawToken("button", token.piece, token.state);
+      token.node.type = "button";
+      token.node.tabIndex = -1; // the focused token alone is a stop of the Tab key
+      if (token.flip || token.differs) token.node.classList.add(token.flip ? "qs-flip" : "qs-differs");
       if (token.beyond) token.node.classList.add("qs-beyond");
+      if (token.settled !== undefined) states.add("provisional");
       states.add(token.state);
       token.node.addEventListener("mouseenter", () => focus(row, token));
       token.node.addEventListener("focus", () => focus(row, token));
@@ -148,33 +127,64 @@ function quasarStrip(root) {
       tokens.append(token.node);
     });
     row.time = make("span", "qs-time");
-    row.node.append(make("span", "qs-number", row.number), tokens, row.time);
-    if (!row.ms) row.time.style.visibility = "hidden";
-    if (row.source) row.node.append(make("span", "qs-source", row.source));
-    rows.push(row);
+    const number = { prefill: "0", round: String(row.record.index + 1), audit: "audit" }[row.kind];
+    row.node.append(make("span", "qs-number", number), tokens, row.time);
+    row.time.hidden = !row.ms;
+    notes(row).forEach((text) => row.node.append(make("span", "qs-source", text)));
     view.rounds.append(row.node);
   }
 
-  function drawToken(piece, state, tag) {
-    const node = make(tag, `qs-token ${state === "plain" ? "qs-plain-state" : `qs-${state}`}`);
-    if (tag === "button") {
-      node.type = "button";
-      node.setAttribute("aria-label", `${visible(piece)}, ${state}`);
+  function nameOf(row) {
+    if (row.kind === "prefill") return "prefill";
+    return row.kind === "audit" ? `audit after round ${row.record.after}` : `round ${row.record.index + 1}`;
+  }
+
+  // Small lines under a row: where its draft was copied from, and what a replay's verifier would do.
+  function notes(row) {
+    if (row.kind === "prefill") return ["first token, from reading the prompt: not a round"];
+    const lines = [];
+    const { source } = row;
+    if (source && source.copied) lines.push(`⟵ ${source.region} ${spanOf(source)} ${quoted(source.copied)}`);
+    else if (source) lines.push(`⟵ ${source.type}`);
+    const { verifier, other } = model.judges();
+    for (const token of row.tokens.filter((one) => one.flip || one.differs)) {
+      const theirs = row.record.other;
+      const margins = `margin ${row.record.margin[token.row].toFixed(2)} in ${verifier}, ${theirs.margin[token.row].toFixed(2)} in ${other}`;
+      lines.push(token.flip ? `⇄ ${other} would ${verdictOf(theirs.decision[token.place])} ${quoted([token.piece])} · ${margins}`
+        : `≠ ${other} would write ${quoted([theirs.top[token.row][0][1]])} for ${quoted([token.piece])} · ${margins}`);
     }
-    node.append(make("i", "", GLYPHS[state] || "?"), make(state === "rejected" || state === "retracted" ? "s" : "span", "", visible(piece)));
+    return lines;
+  }
+
+  const spanOf = (source) => (source.from === source.to ? `${source.from}` : `${source.from}–${source.to}`);
+  const verdictOf = (kept) => (kept ? "keep" : "refuse");
+
+  function drawToken(tag, piece, state) {
+    const node = make(tag, "qs-token");
+    node.append(make("i"), make("span", "qs-text", visible(piece)));
+    paint(node, piece, state);
     return node;
+  }
+
+  function paint(node, piece, state) {
+    node.classList.remove(...[...node.classList].filter((name) => name.startsWith("qs-is-")));
+    node.classList.add(`qs-is-${state}`);
+    node.firstChild.textContent = GLYPHS[state] || "?";
+    if (node.tagName === "BUTTON") node.setAttribute("aria-label", `${visible(piece)}, ${state}`);
   }
 
   // --- what surrounds the rounds ------------------------------------------------------------------------------------
 
   function scaleTimes() {
     const total = (ms) => Object.values(ms).reduce((sum, part) => sum + part, 0);
-    const most = Math.max(0, ...rows.filter((row) => row.ms).map((row) => total(row.ms)));
+    const timed = model.rows.filter((row) => row.ms);
+    const most = Math.max(0, ...timed.map((row) => total(row.ms)));
     if (!most) return;
-    for (const row of rows) {
-      if (!row.ms || (row.scale === most)) continue;
+    for (const row of timed) {
+      if (row.scale === most) continue;
       row.scale = most;
-      const parts = [["draft", row.ms.draft], ["verify", row.ms.verify], ["rest", total(row.ms) - row.ms.draft - row.ms.verify]];
+      const { draft = 0, verify } = row.ms;
+      const parts = [["draft", draft], [row.kind === "audit" ? "audit" : "verify", verify], ["rest", total(row.ms) - draft - verify]];
       row.time.replaceChildren(...parts.map(([name, ms]) => {
         const bar = make("b", `qs-${name}-time`);
         bar.style.width = `${(100 * ms) / most}%`;
@@ -187,63 +197,94 @@ function quasarStrip(root) {
   }
 
   function drawHead() {
-    if (!header) return;
-    const rounds = rows.filter((row) => row.ms).map((row) => row.record);
-    const sum = (values) => values.reduce((total, value) => total + value, 0);
-    const emitted = sum(rounds.map((round) => round.emitted_ids.length));
-    const drafted = sum(rounds.map((round) => round.draft_ids.length));
-    const kept = sum(rounds.map((round) => round.states.filter((state) => state === "accepted").length));
-    const flips = rounds.some((round) => round.other) ? rows.flatMap((row) => row.tokens).filter((token) => token.flip && token.judged).length : null;
+    const { header } = model;
+    const facts = model.facts();
+    const { other } = model.judges();
     const drafter = header.drafter === "none" ? "no drafter" : `${header.drafter} γ = ${header.gamma}`;
-    const facts = [make("span", "", `${header.model} · ${header.verifier} · ${drafter} · T = ${header.sampling.temperature}`)];
-    const fact = (value, words) => { const node = make("span"); node.append(make("b", "", value), ` ${words}`); facts.push(node); };
-    if (rounds.length) fact((emitted / rounds.length).toFixed(2), "tokens / round");
-    if (drafted) fact(`${Math.round((100 * kept) / drafted)} %`, "drafts accepted");
-    const seconds = sum(rounds.map((round) => sum(Object.values(round.ms)))) / 1000;
-    if (header.backend === "reference") facts.push(make("span", "qs-warn", "not a speed measurement"));
-    else if (rounds.length) fact((summary && summary.tokens_per_second ? summary.tokens_per_second : emitted / seconds).toFixed(0), "tokens / s");
-    if (flips !== null) fact(String(flips), `${flips === 1 ? "decision" : "decisions"} ${rounds.find((round) => round.other).other.verifier} would flip`);
-    view.head.replaceChildren(...facts);
+    const nodes = [make("span", "", `${header.model} · ${header.verifier} · ${drafter} · T = ${header.sampling.temperature}`)];
+    const fact = (value, words) => { const node = make("span"); node.append(make("b", "", value), ` ${words}`); nodes.push(node); };
+    if (facts.perRound !== null) fact(facts.perRound.toFixed(2), "tokens / round");
+    if (facts.share !== null) fact(`${Math.round(100 * facts.share)} %`, "drafts accepted");
+    if (header.backend === "reference") nodes.push(make("span", "qs-warn", "not a speed measurement"));
+    else if (facts.speed !== null) fact(facts.speed.toFixed(0), "tokens / s");
+    if (facts.audits) fact(`${facts.refusing} of ${facts.audits}`, `audits took tokens back, ${facts.retracted} in all`);
+    if (other !== undefined) fact(String(facts.flips), `${facts.flips === 1 ? "decision" : "decisions"} ${other} would flip`);
+    if (facts.differing) fact(String(facts.differing), `${facts.differing === 1 ? "token" : "tokens"} ${other} would write otherwise`);
+    view.head.replaceChildren(...nodes);
   }
 
-  // The text as far as the rounds are shown; of a finished run its own text, without special tokens.
   function drawAnswer() {
-    const all = current >= rows.length - 1;
-    const text = all && summary ? summary.text : rows.slice(0, current + 1).map((row) => row.record.emitted_pieces.join("")).join("");
-    view.answer.textContent = text;
-    view.answer.hidden = !text;
+    const [stays, waits] = model.textAt(current);
+    view.answer.replaceChildren(stays, make("span", "qs-waits", waits));
+    view.answer.hidden = !stays && !waits;
   }
 
   function drawLegend() {
     const bars = make("span", "qs-bars");
-    for (const [name, words] of [["draft", "draft"], ["verify", "verify"], ["rest", "sample, host"]]) {
+    const audited = model.header.auditor === undefined ? [] : [["audit", "audit"]];
+    for (const [name, words] of [["draft", "draft"], ["verify", "verify"], ...audited, ["rest", "sample, host"]]) {
       const key = make("span");
       key.append(make("i", `qs-${name}-time`), words);
       bars.append(key);
     }
-    view.legend.replaceChildren(...[...states].map((state) => drawToken(state, state, "span")), bars);
+    const known = Object.keys(GLYPHS).filter((state) => states.has(state));
+    view.legend.replaceChildren(...known.map((state) => drawToken("span", state, state)), bars);
   }
 
   function drawStamp() {
-    if (!header) return;
+    const { header, summary } = model;
     const parts = [header.model, header.recipe, `${header.device} / ${header.backend} backend`, header.started];
     if (header.backend === "reference") parts.push("not a speed measurement");
     if (summary) parts.push(`ended by: ${summary.finish_reason}`);
     view.stamp.textContent = parts.filter(Boolean).join(" · ");
   }
 
-  // --- moving through the rounds ------------------------------------------------------------------------------------
+  // --- moving through the run ---------------------------------------------------------------------------------------
 
-  function show(index) {
+  function show(moment, chosen) {
+    const { rows } = model;
     if (!rows.length) return;
-    current = Math.max(0, Math.min(rows.length - 1, index));
-    rows.forEach((row, place) => { row.node.hidden = place > current; });
+    current = Math.max(0, Math.min(rows.length - 1, moment));
+    rows.forEach((row, place) => {
+      row.node.hidden = place > current;
+      if (place === current) row.node.setAttribute("aria-current", "step");
+      else row.node.removeAttribute("aria-current");
+      for (const token of row.tokens) {
+        if (token.settled !== undefined) paint(token.node, token.piece, model.stateAt(token, current));
+      }
+    });
     const row = rows[current];
     requestAnimationFrame(() => scrollTo(row.node)); // a widget is drawn before it is on the page
-    const told = row.tokens.find((token) => token.state === "rejected") || row.tokens[row.tokens.length - 1];
-    if (told) focus(row, told);
+    const shown = row.tokens.length ? row : rows[current - 1]; // an audit that keeps everything may add nothing
+    focus(shown, chosen || shown.tokens.find((token) => token.state === "rejected") || shown.tokens[shown.tokens.length - 1]);
     drawAnswer();
     updateWhere();
+  }
+
+  // A person moves: playing ends, and where the run stands now is said.
+  function step(moment, chosen) {
+    pause();
+    show(moment, chosen);
+    const row = model.rows[current];
+    if (!row) return;
+    const told = row.tokens.map((token) => `${visible(token.piece)} ${model.stateAt(token, current)}`).join(", ");
+    view.said.textContent = `${nameOf(row)}: ${[row.kind === "audit" ? row.node.querySelector(".qs-verdict").textContent : "", told].filter(Boolean).join(", ")}`;
+  }
+
+  function nextFlip() {
+    const marks = model.flips();
+    if (!marks.length) return;
+    const place = marks.findIndex(({ token }) => focused && token === focused.token);
+    const { index, token } = place >= 0 ? marks[(place + 1) % marks.length] : marks.find((mark) => mark.index > current) || marks[0];
+    step(index, token);
+  }
+
+  function nextToken(by) {
+    const all = model.rows.slice(0, current + 1).flatMap((row) => row.tokens.map((token) => ({ row, token })));
+    const place = all.findIndex(({ token }) => focused && token === focused.token);
+    const found = all[Math.max(0, Math.min(all.length - 1, place + by))];
+    pause();
+    if (found) found.token.node.focus();
   }
 
   function scrollTo(node) {
@@ -253,35 +294,50 @@ function quasarStrip(root) {
   }
 
   function updateWhere() {
+    const { rows } = model;
+    const total = rows.filter((row) => row.kind === "round").length;
     view.range.max = Math.max(0, rows.length - 1);
     view.range.value = current;
-    const total = rows.filter((row) => row.ms).length;
-    view.where.textContent = rows.length ? `round ${rows[current].number} of ${total} — ← → step, space plays` : "no rounds yet";
+    view.range.style.setProperty("--qs-at", `${rows.length > 1 ? (100 * current) / (rows.length - 1) : 100}%`);
+    view.where.textContent = rows.length ? `${nameOf(rows[current])} of ${total}` : "no rounds yet";
+    view.hint.textContent = `← → step, space plays${view.flip.hidden ? "" : ", f flips"}`;
+    view.range.setAttribute("aria-valuetext", view.where.textContent);
   }
 
   function pause() {
-    clearInterval(timer);
+    if (timer) clearInterval(timer);
     timer = null;
-    view.play.firstChild.replaceWith(icon("play"));
-    view.playText.textContent = "play";
+    if (view) drawPlay("play");
+  }
+
+  function drawPlay(name) {
+    view.play.firstChild.replaceWith(icon(name));
+    view.playText.textContent = view.play.title = name;
+    view.play.setAttribute("aria-label", name);
   }
 
   function toggle() {
     if (timer) return pause();
-    if (current >= rows.length - 1) show(0);
-    view.play.firstChild.replaceWith(icon("pause"));
-    view.playText.textContent = "pause";
-    timer = setInterval(() => { if (current >= rows.length - 1) pause(); else show(current + 1); }, STEP_MS);
+    if (current >= model.rows.length - 1) show(0);
+    drawPlay("pause");
+    timer = setInterval(() => { if (current >= model.rows.length - 1) pause(); else show(current + 1); }, STEP_MS);
     return undefined;
   }
 
   root.addEventListener("keydown", (event) => {
-    const moves = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: rows.length - 1 };
-    if (event.key in moves) {
-      pause();
-      show(moves[event.key]);
-    } else if (event.key === " " && !(event.target.tagName === "BUTTON" && view.controls.contains(event.target))) {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const steps = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: model.rows.length - 1 };
+    const onToken = event.target.classList.contains("qs-token");
+    const onButton = event.target.tagName === "BUTTON" && !onToken;
+    if (event.key in steps) {
+      step(steps[event.key]);
+      if (onToken && focused) focused.token.node.focus({ preventScroll: true }); // the keyboard follows what is shown
+    } else if (onToken && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
+      nextToken(event.key === "ArrowDown" ? 1 : -1);
+    } else if (event.key === " " && !onButton) {
       toggle();
+    } else if (event.key === "f" && model.flips().length) {
+      nextFlip();
     } else {
       return;
     }
@@ -292,47 +348,104 @@ function quasarStrip(root) {
   // --- the numbers behind one token ---------------------------------------------------------------------------------
 
   function focus(row, token) {
-    rows.forEach((other) => { other.node.classList.toggle("qs-on", other === row); other.tokens.forEach((t) => t.node.classList.toggle("qs-on", t === token)); });
-    const record = token.record;
-    const panels = [decisionPanel(token), topPanel(`${header.verifier}: top 5 here`, record.top[token.row], token, "")];
-    const other = record.other;
-    if (other) {
-      const panel = topPanel(`${other.verifier} on the same draft`, other.top[token.row], token, "qs-other");
-      if (token.role === "draft" && token.judged) panel.append(make("p", "", token.flip ? "the other verifier decides differently" : "same decision ✓"));
-      panels.push(panel);
-    }
-    view.focus.replaceChildren(...panels);
+    if (focused) light(focused, false);
+    focused = { row, token };
+    light(focused, true);
+    view.focus.replaceChildren(...panels(row, token));
   }
 
-  function decisionPanel(token) {
+  // Marks a token and its row, and of a copied draft the tokens it was copied from.
+  function light({ row, token }, on) {
+    row.node.classList.toggle("qs-on", on);
+    token.node.classList.toggle("qs-on", on);
+    token.node.tabIndex = on ? 0 : -1;
+    if (token.role !== "draft" || !row.source || !row.source.tokens) return;
+    row.source.tokens.forEach((copied) => copied.node.classList.toggle("qs-from", on));
+  }
+
+  function panels(row, token) {
+    const { record } = token;
+    const { verifier, auditor, other } = model.judges();
+    const own = row.kind === "audit" ? auditor : verifier;
+    const found = [decision(row, token), likeliest(`${own}: top 5 here`, record.top[token.row], token, "")];
+    if (row.kind === "round" && token.audit && current >= token.settled) {
+      const { record: audit, place, judged } = token.audit;
+      const panel = likeliest(`${auditor} in the audit`, audit.top[place], token, "qs-other");
+      panel.append(make("p", "", judged ? `margin ${audit.margin[place].toFixed(2)} → ${token.kept ? "kept" : "retracted"}` : "behind the first token refused: not judged"));
+      found.push(panel);
+    }
+    if (record.other) {
+      const panel = likeliest(`${other} on the same draft`, record.other.top[token.row], token, "qs-other");
+      panel.append(make("p", "", `margin ${record.other.margin[token.row].toFixed(2)}`), ...compared(token, verifier, other));
+      found.push(panel);
+    }
+    return found;
+  }
+
+  // What a replay's verifier says to what was decided here; nothing where nothing was.
+  function compared(token, verifier, other) {
+    const theirs = token.record.other;
+    const line = (differs, text) => [make("p", differs ? "qs-differing" : "", text)];
+    if (token.role === "draft") {
+      if (!token.judged) return [];
+      const kept = theirs.decision[token.place];
+      return token.flip ? line(true, `⇄ ${other} would ${verdictOf(kept)} it, ${verifier} does not`) : line(false, "same decision ✓");
+    }
+    if (model.header.sampling.temperature > 0) return [];
+    if (token.differs) return line(true, `≠ ${other} would write ${quoted([theirs.top[token.row][0][1]])}`);
+    return theirs.top[token.row][0][0] === token.id ? line(false, "same token ✓") : [];
+  }
+
+  function decision(row, token) {
     const panel = make("div");
-    const record = token.record;
-    const margin = `margin ${record.margin[token.row].toFixed(2)} (top-1 − top-2 logit)`;
-    const name = `“${visible(token.piece)}”`;
-    if (token.role !== "draft") {
-      const why = { corrected: "the verifier's own token where the draft was refused", bonus: "every draft was accepted: one token more from the same pass",
-        plain: token.role === "prefill" ? "the first token, from reading the prompt" : "nothing was drafted: plain decoding" }[token.state];
-      panel.append(make("h4", "", `${name}, ${token.state}`), make("p", "", why), make("p", "", margin));
-      return panel;
-    }
-    const { place } = token;
-    const [p, q, u] = [record.p[place], record.q[place], record.u[place]];
-    panel.append(make("h4", "", `draft ${name}, position ${place + 1}`));
-    const lines = [`target p = ${share(p)} · draft q = ${share(q)}${q === 1 ? " (copied, not drawn)" : ""}`];
-    if (!token.judged) {
-      lines.push(`not judged: position ${record.states.indexOf("rejected") + 1} was refused`);
-    } else if (u === null) {
-      const best = record.top[token.row][0];
-      lines.push(`greedy, kept when it is the arg-max: that is “${visible(best[1])}” → ${token.state}`, margin);
+    const { record } = token;
+    const { verifier, auditor } = model.judges();
+    const name = quoted([token.piece]);
+    const margin = `margin ${record.margin[token.row].toFixed(2)}`;
+    const lines = [];
+    if (token.role === "draft") {
+      panel.append(make("h4", "", `draft ${name}, position ${token.place + 1}`));
+      lines.push(...rule(record, token.place, { judged: token.judged, outcome: token.state, judge: "target", writer: "draft", behind: "a draft before it was refused" }));
+      if (token.beyond) lines.push("behind the end of the text: not emitted");
+    } else if (token.role === "taken") {
+      panel.append(make("h4", "", `${name}, taken back`));
+      lines.push(...rule(record, token.row, { judged: token.audit.judged, outcome: "retracted", judge: auditor, writer: verifier, behind: "it stood behind a token refused" }));
     } else {
-      lines.push(`kept when u < min(1, p/q) = ${share(q > 0 ? Math.min(1, p / q) : 1)}`, `draw u = ${u.toFixed(3)} → ${token.state}`, margin);
+      const why = { prefill: "the first token, from reading the prompt", own: { corrected: "the verifier's own token where the draft was refused",
+        bonus: "every draft was accepted: one token more from the same pass", plain: "nothing was drafted: plain decoding" }[token.state],
+        auditor: token.state === "corrected" ? `${auditor}'s own token in place of the one refused` : `all were kept: one token more, from ${auditor}'s pass` }[token.role];
+      panel.append(make("h4", "", `${name}, ${token.state}`));
+      lines.push(why, `${margin} (top-1 − top-2 logit)`);
     }
-    if (token.beyond) lines.push("behind the end of the text: not emitted");
-    lines.forEach((line) => panel.append(make("p", "", line)));
+    if (token.settled !== undefined) {
+      lines.push({ provisional: `◌ waits for an audit by ${auditor}`, retracted: `⟲ ${auditor} took it back` }[model.stateAt(token, current)] || `kept by ${auditor}`);
+    }
+    lines.forEach((text) => panel.append(make("p", "", text)));
+    if (token.role === "draft" && row.source && row.source.copied) panel.append(origin(row.source, token.place));
     return panel;
   }
 
-  function topPanel(title, top, token, className) {
+  // The numbers of the accept rule for one token: p, q, what u had to stay below, and what came of it.
+  function rule(record, place, { judged, outcome, judge, writer, behind }) {
+    const [p, q, u] = [record.p[place], record.q[place], record.u[place]];
+    const lines = [`${judge} p = ${share(p)} · ${writer} q = ${share(q)}${q === 1 ? " (not drawn)" : ""}`];
+    const least = `min(1, p/q) = ${share(q > 0 ? Math.min(1, p / q) : 1)}`;
+    if (!judged) return [...lines, `not judged: ${behind}`];
+    if (u !== null) return [...lines, `${least} · draw u = ${u.toFixed(3)}`, `margin ${record.margin[place].toFixed(2)} → ${outcome}`];
+    return [...lines, `${least} · greedy: arg-max is ${quoted([record.top[place][0][1]])}`, `margin ${record.margin[place].toFixed(2)} → ${outcome}`];
+  }
+
+  // The words that were looked up, and what had followed them: the copied tokens, this one marked.
+  function origin(source, place) {
+    const line = make("p", "qs-origin", `copied from ${source.region} ${spanOf(source)}: `);
+    const words = make("span", "qs-quote");
+    const marked = (piece, index) => make(index === place ? "mark" : "span", "", visible(piece));
+    words.append(make("span", "qs-matched", source.matched.map(visible).join("")), ...source.copied.map(marked));
+    line.append(words);
+    return line;
+  }
+
+  function likeliest(title, top, token, className) {
     const panel = make("div");
     panel.append(make("h4", "", title));
     top.forEach(([id, piece, p]) => {

@@ -5,11 +5,11 @@ from typing import Any
 
 import ipywidgets as w
 
-from quasar_lab.decoder import Decoder
 from quasar_lab.errors import QuasarError
 from quasar_lab.figures import StripHTML, acceptance, token_strip
 from quasar_lab.speculative import MAX_GAMMA, generate, stream
 from quasar_lab.trace import Trace
+from quasar_lab.verifier import Verifier
 from quasar_lab.widgets.mode import enabled, put
 from quasar_lab.widgets.token_strip import TokenStrip
 
@@ -25,7 +25,7 @@ class LivePanel(w.VBox):
     """Prompt and options above, the strip below, and under it the acceptance of a run that was started here (that of
     the opening trace is the notebook's to show). `trace`: of the latest run."""
 
-    def __init__(self, verifiers: Sequence[Decoder], prompt: str, options: dict[str, Any], trace: Trace | None):
+    def __init__(self, verifiers: Sequence[Verifier], prompt: str, options: dict[str, Any], trace: Trace | None):
         self._by_name = {verifier.name: verifier for verifier in verifiers}
         self.prompt = w.Textarea(prompt, description="prompt", layout=FULL, style=STYLE)
         self.verifier = w.Dropdown(options=list(self._by_name), description="verifier", layout=WIDE, style=STYLE)
@@ -83,7 +83,7 @@ def note(error: QuasarError) -> str:
 
 
 def generate_live(
-    verifiers: Decoder | Sequence[Decoder],
+    verifiers: Verifier | Sequence[Verifier],
     prompt: str,
     *,
     drafter: str = "ngram",
@@ -94,11 +94,12 @@ def generate_live(
     trace: Trace | None = None,
     interactive: bool = True,
 ) -> LivePanel | StripHTML:
-    """A panel to run `prompt` with any of `verifiers`, opening with `trace` where there is one.
+    """A panel to run `prompt` with any of `verifiers`, opening with `trace` where there is one. An audited verifier
+    (`ql.audited`) is one too: its tokens are provisional in the strip until their audit.
 
     Static: the strip of `trace`, or of one run with the first verifier.
     """
-    several = [verifiers] if isinstance(verifiers, Decoder) else list(verifiers)
+    several = list(verifiers) if isinstance(verifiers, Sequence) else [verifiers]
     options = {
         "drafter": drafter,
         "gamma": gamma,

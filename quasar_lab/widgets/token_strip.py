@@ -1,7 +1,7 @@
 """The token strip as a widget: the report's drawing, fed while the model runs.
 
-The run has a thread of its own, so that Stop and the rest of the notebook stay responsive; each round is one message. A
-view that opens late asks for everything said so far.
+The run has a thread of its own, so that Stop and the rest of the notebook stay responsive; each round is one message,
+and each audit. A view that opens late asks for everything said so far.
 """
 
 import atexit
@@ -15,7 +15,7 @@ import anywidget
 import traitlets
 
 from quasar_lab.errors import InputError, QuasarError
-from quasar_lab.figures.strip import asset
+from quasar_lab.figures.strip import asset, script, whole_characters
 from quasar_lab.speculative import Generation
 from quasar_lab.trace import Trace
 
@@ -28,7 +28,7 @@ def _end(thread: threading.Thread, generation: Generation) -> None:
 class TokenStrip(anywidget.AnyWidget):
     """A strip that shows a trace, or a run as it happens (`run`, `stop`)."""
 
-    _esm = asset("strip.js") + (files("quasar_lab.widgets") / "token_strip.js").read_text(encoding="utf-8")
+    _esm = script() + (files("quasar_lab.widgets") / "token_strip.js").read_text(encoding="utf-8")
     _css = asset("strip.css")
 
     records: Any = traitlets.List().tag(sync=True)
@@ -37,7 +37,7 @@ class TokenStrip(anywidget.AnyWidget):
 
     def __init__(self, trace: Trace | None = None, **traits: Any):
         self._lock = threading.RLock()
-        self._said: list[dict[str, Any]] = [] if trace is None else list(trace.records())
+        self._said: list[dict[str, Any]] = [] if trace is None else whole_characters(list(trace.records()))
         self._generation: Generation | None = None
         self._thread: threading.Thread | None = None
         self.trace = trace
@@ -87,6 +87,7 @@ class TokenStrip(anywidget.AnyWidget):
             self.running, self.status = False, outcome
 
     def _say(self, records: list[dict[str, Any]], afresh: bool = False) -> None:
+        records = whole_characters(records)
         with self._lock:
             self._said = records if afresh else [*self._said, *records]
             self.send({"records": records})
