@@ -37,8 +37,8 @@ CHUNK = 64
 SERIES = 512
 """Positions, and flips, that are kept one by one."""
 
-FINE, COARSE = 256, 8
-"""Bins to a factor of ten: to count in, and to report."""
+FINE = 256
+"""Bins to a factor of ten that values are counted in; fewer are reported."""
 
 
 def read_tokens(model: Decoder, path: Path, skip: int = 0, tokens: int | None = None) -> list[int]:
@@ -185,7 +185,7 @@ class Tally:
         self._base, self._other = base, other
         self.tokens = self.flips = 0
         self._nats = 0.0
-        self._divergence, self._margins, self._flipped = LogBins(-9, 2), LogBins(-3, 2), LogBins(-3, 2)
+        self._divergence, self._margins, self._flipped = LogBins(-9, 2, 8), LogBins(-3, 2, 4), LogBins(-3, 2, 4)
         self._series: dict[str, list[Any]] = {name: [] for name in ("kl", "margin", "expected", "got")}
         self._examples: list[dict[str, Any]] = []
 
@@ -248,10 +248,10 @@ class Tally:
 
 class LogBins:
     """Counts of values from 10^low to 10^high, in bins of equal width on a logarithmic scale; beside them, those below
-    and above."""
+    and above. reported: bins to a factor of ten that `table` gives."""
 
-    def __init__(self, low: int, high: int):
-        self._low, self._high = low, high
+    def __init__(self, low: int, high: int, reported: int):
+        self._low, self._high, self._reported = low, high, reported
         self._counts = torch.zeros((high - low) * FINE + 2, dtype=torch.int64)
 
     def add(self, values: Tensor) -> None:
@@ -270,11 +270,10 @@ class LogBins:
 
     def table(self) -> dict[str, Any]:
         """edges (n + 1, in wider bins), counts (n), below, above."""
-        width = FINE // COARSE
-        steps = (self._high - self._low) * COARSE
+        steps = (self._high - self._low) * self._reported
         return {
-            "edges": [10 ** (self._low + step / COARSE) for step in range(steps + 1)],
-            "counts": self._counts[1:-1].reshape(steps, width).sum(dim=1).tolist(),
+            "edges": [10 ** (self._low + step / self._reported) for step in range(steps + 1)],
+            "counts": self._counts[1:-1].reshape(steps, -1).sum(dim=1).tolist(),
             "below": int(self._counts[0]),
             "above": int(self._counts[-1]),
         }
