@@ -10,9 +10,9 @@ from quasar_kernels.reference import apply_transform
 
 from quasar_lab import figures
 from quasar_lab.errors import InputError
-from quasar_lab.figures.outliers import smoothing_factors
+from quasar_lab.figures.linear import smoothing_factors
 from quasar_lab.figures.style import visible
-from quasar_lab.quantization import output_error
+from quasar_lab.recipes import output_error
 from quasar_lab.smoothing import smoothquant_factors
 from quasar_lab.speculative import generate
 from quasar_lab.trace import Prefill, Round, Trace
@@ -110,7 +110,7 @@ def test_outliers_sorted_and_by_channel_hold_the_same_values(tiny):
     plain = figures.outliers(tiny, 0, "q_proj", text=activations)
     ordered = figures.outliers(tiny, 0, "q_proj", text=activations, order="sorted")
     assert sorted(plain.data[0].y) == sorted(ordered.data[0].y)
-    channels = [channel for channel, _ in ordered.data[0].customdata]
+    channels = [channel for channel, *_ in ordered.data[0].customdata]
     assert [plain.data[0].y[channel] for channel in channels] == list(ordered.data[0].y)
     largest = activations.at(0, "qkv_proj").abs().amax(dim=0)[channels]
     assert bool((largest.diff() <= 0).all())
@@ -175,13 +175,14 @@ def test_error_by_alpha_measures_both_groups_with_the_same_factors(tiny):
     activations = figures.capture(tiny, IDS)
     figure = figures.error_by_alpha(tiny, 1, "o_proj", alphas=(0.0, 0.4, 1.0), text=activations)
     x, weight = activations.at(1, "o_proj"), tiny.checkpoint.projection(1, "o_proj")[0]
-    for name, rows in (("all tokens", x), ("without the first token", x[1:])):
-        (curve,) = named(figure, name)
+    for curve, rows in zip(named(figure, "both rounded"), (x, x[1:]), strict=True):
         expected = [
             100 * output_error(rows, weight, smoothing_factors(tiny, "o_proj", x, weight, alpha))
             for alpha in (0.0, 0.4, 1.0)
         ]
-        assert list(curve.y) == pytest.approx(expected)
+        assert list(curve.y) == pytest.approx(expected, rel=1e-4)
+    titles = [annotation.text for annotation in figure.layout.annotations]
+    assert titles[:2] == ["all tokens", "without the first token"]
 
 
 def test_error_by_alpha_writes_the_numbers_of_a_log_axis_in_full(tiny):
@@ -191,8 +192,10 @@ def test_error_by_alpha_writes_the_numbers_of_a_log_axis_in_full(tiny):
     assert figure.layout.yaxis.type == "log"
     assert {"0.2", "0.5", "1", "2", "5", "10", "20", "50", "100"} <= set(figure.layout.yaxis.ticktext)
     assert [float(text) for text in figure.layout.yaxis.ticktext] == pytest.approx(list(figure.layout.yaxis.tickvals))
-    plain = [data.name.partition(":")[0] for data in figure.data if "no smoothing" in (data.name or "")]
-    assert plain == ["all tokens, no smoothing", "without the first token, no smoothing"]
+    weight = tiny.checkpoint.projection(1, "o_proj")[0]
+    for line, start in zip(named(figure, "both rounded, no smoothing"), (0, 1), strict=True):
+        plain = 100 * output_error(activations.at(1, "o_proj")[start:], weight)
+        assert list(line.y) == pytest.approx([plain, plain], rel=1e-4)
 
 
 def test_acceptance_counts_empty_rounds_apart(trace):
@@ -293,7 +296,7 @@ def test_strip_script_puts_no_text_in_as_markup(trace):
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
     assert "</script" not in script
     for state in ("accepted", "rejected", "corrected", "bonus", "provisional", "retracted"):
-        assert re.search(rf"\.qs-{state} ", asset("strip.css"))
+        assert re.search(rf"\.qs-is-{state} ", asset("strip.css"))
         assert f"{state}:" in script
 
 

@@ -8,19 +8,20 @@ calibration maximum of its channels. So every figure here shows the first token 
 
 from collections.abc import Sequence
 from math import log10
+from typing import Any
 
 import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from quasar_lab.checkpoints import PARTS, projection_of
+from quasar_lab.checkpoints import PARTS
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError
 from quasar_lab.figures.activations import Activations, capture
-from quasar_lab.figures.style import BLUE, INK, ORANGE, escape, finish, visible
-from quasar_lab.quantization import DEFAULT_ALPHA, output_error
-from quasar_lab.smoothing import Mapping, column_max, o_proj_factors, smoothquant_factors
+from quasar_lab.figures.linear import channel_shares, linear, product_errors
+from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish, visible
+from quasar_lab.smoothing import Mapping, column_max
 from quasar_lab.speculative import Prompt
 
 ORDERS = ("channel", "sorted")
@@ -49,19 +50,20 @@ def outliers(
     """
     if order not in ORDERS:
         raise InputError(f"order is {order!r}; accepted: {', '.join(ORDERS)}")
-    projection = projection_of(projection)
-    activations = capture(model, text)
-    x = activations.at(layer, projection)
-    mapping, origin = _mapping(model, layer, projection, x, quantized)
+    part = linear(model, layer, projection, text)
+    x, activations = part.x, part.activations
+    mapping, origin = part.mapped(quantized)
     rotated = mapping.rotation is not None
-    panels = [("before: |x|", x), ("after: |(x / s) R|" if rotated else "after: |x / s|", mapping.inputs(x))]
+    mapped = mapping.inputs(x)
+    shares = [channel_shares(x, part.weight, how) for how in (part.unmapped(), mapping)]
+    panels = [("before: |x|", x), (f"after: |{_formula(mapping, 'x')}|", mapped)]
     place = torch.argsort(x.abs().amax(dim=0), descending=True) if order == "sorted" else torch.arange(x.shape[1])
 
     figure = make_subplots(
         rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.05, subplot_titles=[escape(name) for name, _ in panels]
     )
     for column, (_, values) in enumerate(panels, 1):
-        _panel(figure, column, values.abs()[:, place], place, activations.pieces)
+        _panel(figure, column, values.abs()[:, place], place, activations.pieces, shares[column - 1][place])
     drawn = [value for data in figure.data for value in data.y]
     top, bottom = max(drawn), min(drawn)
     limits = [log10(edge) for edge in (bottom, top)]
@@ -75,13 +77,15 @@ def outliers(
     subtitle = f"max / median over channels: {before:.0f} before, {after:.0f} after ({escape(origin)})"
     subtitle += f" · {len(activations.pieces)} tokens"
     recipe = {} if quantized is None else {"recipe": f"bf16, inputs mapped as in {quantized.name}"}
-    finish(figure, f"Layer {layer}, {projection}: its input", subtitle, {**activations.identity, **recipe}, height=480)
+    finish(figure, f"{part.title}: its input", subtitle, {**activations.identity, **recipe}, height=480)
     figure.update_layout(margin={"t": 128}, legend={"y": 1.09})
     return figure
 
 
-def _panel(figure: go.Figure, column: int, size: Tensor, channels: Tensor, pieces: Sequence[str]) -> None:
-    """One side of `outliers`: size f32 [M, K] is |x|, its columns already in drawing order."""
+def _panel(
+    figure: go.Figure, column: int, size: Tensor, channels: Tensor, pieces: Sequence[str], shares: Tensor
+) -> None:
+    """One side of `outliers`: size f32 [M, K] is |x|, its columns (and `shares` of the error, [K]) in drawing order."""
     at, first = list(range(size.shape[1])), size[0]
     groups: list[tuple[str, Tensor, str, list[str]]] = []
     if size.shape[0] > 1:
@@ -98,8 +102,12 @@ def _panel(figure: go.Figure, column: int, size: Tensor, channels: Tensor, piece
             name=name,
             legendgroup=name,
             showlegend=column == 1,
-            customdata=[[int(c), escape(visible(t))] for c, t in zip(channels.tolist(), tokens, strict=True)],
-            hovertemplate="channel %{customdata[0]}, token “%{customdata[1]}”<br>|x| = %{y:.3g}<extra></extra>",
+            customdata=[
+                [c, escape(visible(token)), round(100 * share, 2)]
+                for c, token, share in zip(channels.tolist(), tokens, shares.tolist(), strict=True)
+            ],
+            hovertemplate="channel %{customdata[0]}, token “%{customdata[1]}”<br>|x| = %{y:.3g}<br>"
+            "%{customdata[2]} % of the error<extra></extra>",
             row=1,
             col=column,
         )
@@ -131,24 +139,10 @@ def _panel(figure: go.Figure, column: int, size: Tensor, channels: Tensor, piece
     )
 
 
-def _mapping(model: Decoder, layer: int, projection: str, x: Tensor, quantized: Decoder | None) -> tuple[Mapping, str]:
-    """What is done to the inputs before rounding, and where it comes from."""
-    if quantized is not None:
-        found = quantized.mappings.get((layer, projection))
-        if found is None:
-            return Mapping(torch.ones(x.shape[1])), f"{quantized.name} does not smooth"
-        return found, f"factors{' and rotation' if found.rotation is not None else ''} of {quantized.name}"
-    weight = model.checkpoint.projection(layer, projection)[0]
-    factors = smoothing_factors(model, projection, x, weight, DEFAULT_ALPHA)
-    return Mapping(factors), f"α = {DEFAULT_ALPHA:g} on this text"
-
-
-def smoothing_factors(model: Decoder, projection: str, x: Tensor, weight: Tensor, alpha: float) -> Tensor:
-    """SmoothQuant's factors s f32 [K] of one linear from the inputs x f32 [M, K] alone, as the recipes choose them."""
-    largest, columns = x.abs().amax(dim=0), column_max(weight)
-    if projection == "o_proj":
-        return o_proj_factors(largest, columns, alpha, model.config)
-    return smoothquant_factors(largest, columns, alpha)
+def _formula(mapping: Mapping, name: str) -> str:
+    """What is rounded instead of x, as people write it."""
+    shifted = f"({name} − z)" if mapping.shift is not None else name
+    return f"({shifted} / s) R" if mapping.rotation is not None else f"{shifted} / s"
 
 
 def _ratio(largest: Tensor) -> float:
@@ -205,64 +199,135 @@ def error_by_alpha(
     projection: str,
     alphas: Sequence[float] = ALPHAS,
     text: Prompt | Activations | None = None,
+    grid: str = "per token",
 ) -> go.Figure:
-    """Output error of one linear in INT8 against the smoothing strength α, with and without the first token.
+    """Output error of one linear in INT8 against the smoothing strength α, over all tokens and without the first.
 
-    The factors always come from all tokens, as in calibration; only what the error is measured over differs.
+    Beside the error with both sides rounded stand those with only one side rounded: the activations' falls as α grows,
+    the weights' rises, and the best α lies where they cross. The factors always come from all tokens, as in
+    calibration; only what the error is measured over differs. grid: activations have one scale "per token" or "per
+    tensor".
     """
-    projection = projection_of(projection)
-    activations = capture(model, text)
-    x = activations.at(layer, projection)
-    if x.shape[0] < 2:
+    part = linear(model, layer, projection, text)
+    if part.x.shape[0] < 2:
         raise InputError("the text has one token; accepted: at least two, to show the first apart from the others")
-    weight = model.checkpoint.projection(layer, projection)[0]
-    factors = [smoothing_factors(model, projection, x, weight, alpha) for alpha in alphas]
-    # The first curve is wider, so that it shows where both coincide.
-    groups = [("all tokens", x, ORANGE, 5), ("without the first token", x[1:], BLUE, 2)]
-    figure = go.Figure()
+    groups = ("all tokens", "without the first token")
+    found = [product_errors(part.x, part.weight, part.smoothed(alpha), grid, (0, 1)) for alpha in alphas]
+    plain = product_errors(part.x, part.weight, part.unmapped(), grid, (0, 1))
+    curves = (
+        ("both rounded", "after", INK, 3.5),
+        ("activations", "activations", ORANGE, 2),
+        ("weights", "weights", BLUE, 2),
+    )
+    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.05, subplot_titles=groups)
     best: list[str] = []
     drawn: list[float] = []
-    for name, rows, colour, width in groups:
-        errors = [100 * output_error(rows, weight, s) for s in factors]
-        lowest = min(range(len(errors)), key=errors.__getitem__)
-        best.append(f"{name}: {errors[lowest]:.2f} % at α = {alphas[lowest]:g}")
-        figure.add_scatter(
-            x=list(alphas),
-            y=errors,
-            mode="lines+markers",
-            line={"color": colour, "width": width},
-            marker={"size": 3 + width},
-            name=name,
-            hovertemplate="α = %{x:.2f}<br>error %{y:.2f} %<extra></extra>",
-        )
-        figure.add_scatter(
-            x=[alphas[lowest]],
-            y=[errors[lowest]],
-            mode="markers",
-            marker={"symbol": "circle-open", "size": 13, "color": colour, "line": {"width": 2}},
-            showlegend=False,
-            hoverinfo="skip",
-        )
-        plain = 100 * output_error(rows, weight)
-        drawn += [*errors, plain]
+    for column, group in enumerate(groups, 1):
+        place = {"row": 1, "col": column}
+        for name, key, colour, width in curves:
+            errors = [100 * getattr(results[column - 1], key) for results in found]
+            drawn += errors
+            figure.add_scatter(
+                x=list(alphas),
+                y=errors,
+                mode="lines+markers",
+                line={"color": colour, "width": width},
+                marker={"size": 3 + width},
+                name=name if key == "after" else f"only {name} rounded",
+                legendgroup=key,
+                showlegend=column == 1,
+                hovertemplate="α = %{x:.2f}<br>error %{y:.2f} %<extra></extra>",
+                **place,
+            )
+            if key == "after":
+                lowest = min(range(len(errors)), key=errors.__getitem__)
+                best.append(f"{group}: {errors[lowest]:.2f} % at α = {alphas[lowest]:g}")
+                figure.add_scatter(
+                    x=[alphas[lowest]],
+                    y=[errors[lowest]],
+                    mode="markers",
+                    marker={"symbol": "circle-open", "size": 14, "color": colour, "line": {"width": 2}},
+                    showlegend=False,
+                    hoverinfo="skip",
+                    **place,
+                )
+        level = 100 * plain[column - 1].after
+        drawn.append(level)
         figure.add_scatter(
             x=[alphas[0], alphas[-1]],
-            y=[plain, plain],
+            y=[level, level],
             mode="lines",
-            line={"color": colour, "width": width / 2, "dash": "dot"},
-            name=f"{name}, no smoothing: {plain:.2f} %",
-            hoverinfo="skip",
+            line={"color": INK, "width": 1.5, "dash": "dot"},
+            name="both rounded, no smoothing",
+            legendgroup="plain",
+            showlegend=column == 1,
+            hovertemplate=f"no smoothing: {level:.2f} %<extra></extra>",
+            **place,
         )
-    figure.update_xaxes(title_text="α: 0 evens out the weights, 1 evens out the activations")
-    wide = max(drawn) > 8 * min(drawn)
-    figure.update_yaxes(
-        title_text="output error, %",
-        **(
-            {"type": "log", "tickvals": TICKS, "ticktext": [f"{tick:g}" for tick in TICKS]}
-            if wide
-            else {"rangemode": "tozero"}
-        ),
-    )
-    return finish(
-        figure, f"Layer {layer}, {projection}: how much to smooth", " · ".join(best), activations.identity, height=460
-    )
+    figure.update_xaxes(title_text="α (0: even weights, 1: even activations)")
+    figure.update_yaxes(**_percentages(drawn))
+    figure.update_yaxes(title_text="output error, %", row=1, col=1)
+    identity = part.activations.identity
+    finish(figure, f"{part.title}: how much to smooth", f"{' · '.join(best)} · steps {grid}", identity, height=480)
+    figure.update_layout(margin={"t": 146}, legend={"y": 1.08})
+    return figure
+
+
+def _percentages(drawn: Sequence[float]) -> dict[str, Any]:
+    """A log axis where the values span much, its numbers written in full; else one from zero."""
+    if max(drawn) > 8 * min(drawn):
+        return {"type": "log", "tickvals": TICKS, "ticktext": [f"{tick:g}" for tick in TICKS]}
+    return {"rangemode": "tozero"}
+
+
+def channel(
+    model: Decoder,
+    layer: int,
+    projection: str,
+    number: int,
+    quantized: Decoder | None = None,
+    text: Prompt | Activations | None = None,
+) -> go.Figure:
+    """One input channel along the tokens, as it is and as it is rounded; in words its factor, its maxima before and
+    after, and its share of the rounding error.
+
+    A persistent channel is high everywhere, a massive token is one spike. quantized: as in `outliers`.
+    """
+    part = linear(model, layer, projection, text)
+    number = part.channel(number)
+    mapping, origin = part.mapped(quantized)
+    sides = ((part.unmapped(), "before: |x|", ORANGE), (mapping, f"after: |{_formula(mapping, 'x')}|", GREEN))
+    pieces = [escape(visible(piece)) for piece in part.activations.pieces]
+    figure = go.Figure()
+    tops, columns, shares = [], [], []
+    for how, name, colour in sides:
+        values = how.inputs(part.x)[:, number].abs()
+        tops.append(float(values.max()))
+        columns.append(float(column_max(how.weight(part.weight))[number]))
+        shares.append(100 * float(channel_shares(part.x, part.weight, how)[number]))
+        figure.add_scatter(
+            x=list(range(len(pieces))),
+            y=values.clamp(min=FLOOR).tolist(),
+            mode="lines+markers",
+            line={"color": colour, "width": 1.5},
+            marker={"size": 5},
+            name=name,
+            customdata=pieces,
+            hovertemplate="token %{x} “%{customdata}”<br>%{y:.3g}<extra></extra>",
+        )
+    figure.update_xaxes(title_text="token (position)")
+    figure.update_yaxes(title_text=f"channel {number}", type="log", exponentformat="power")
+    even = 100 / part.x.shape[1]
+    said = [
+        f"factor s = {float(mapping.factors[number]):.3g}",
+        f"max |x| {tops[0]:.3g} → {tops[1]:.3g}",
+        f"max |w| {columns[0]:.3g} → {columns[1]:.3g}",
+        f"share of the error {shares[0]:.2g} % → {shares[1]:.2g} % (an even share: {even:.2g} %)",
+    ]
+    mixed = "; after the rotation a channel is a mixture of all" if mapping.rotation is not None else ""
+    subtitle = f"{' · '.join(said[:3])}<br>{said[3]} · {escape(origin)}{mixed}"
+    recipe = {} if quantized is None else {"recipe": f"bf16, inputs mapped as in {quantized.name}"}
+    identity = {**part.activations.identity, **recipe}
+    finish(figure, f"{part.title}: channel {number} along the text", subtitle, identity, height=400)
+    figure.update_layout(margin={"t": 132})
+    return figure
