@@ -1,9 +1,9 @@
 """What flows through the linears on real text: streaming statistics in constant memory.
 
-Smoothing needs, per linear, the largest |x| of every input channel. `collect` runs the BF16 model over calibration
-sequences with taps and keeps running maxima only, so any amount of text costs the same memory. Every sequence starts at
-position 0 with the model's real first tokens: the first token is an attention sink whose down_proj input is hundreds of
-times larger than any other, and statistics without it are wrong where it matters most.
+Smoothing needs, per linear, the range, centre and mean square of every input channel. `collect` runs the BF16 model
+over calibration sequences with taps and keeps running values only, so any amount of text costs the same memory. Every
+sequence starts at position 0 with the model's real first tokens: the first token is an attention sink whose down_proj
+input is hundreds of times larger than any other, and statistics without it are wrong where it matters most.
 
 Source of the observation: massive activations, arXiv 2402.17762; measured on the embedded model in notebook 01.
 """
@@ -33,14 +33,28 @@ Key = tuple[int, str]
 """(layer, projection), the head being (number of layers, "lm_head")."""
 
 
+@dataclass(frozen=True)
+class Channels:
+    """Per input channel of a linear, each f32 [K]: lowest and highest x over all tokens; mean of x and of x² over all
+    but position 0 (over position 0 where there is nothing else)."""
+
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    square: Tensor
+
+    @property
+    def largest(self) -> Tensor:
+        """max|x| over all tokens."""
+        return torch.maximum(self.high, -self.low)
+
+
 @dataclass
 class Statistics:
-    """Per linear: `largest` f32 [K], max over tokens of |x| per channel; `square` f32 [K], the mean of x² over all but
-    position 0 (over position 0 where there is nothing else)."""
+    """What `collect` has seen: the channels of every linear's input."""
 
     tokens: int = 0
-    largest: dict[Key, Tensor] = field(default_factory=dict)
-    square: dict[Key, Tensor] = field(default_factory=dict)
+    channels: dict[Key, Channels] = field(default_factory=dict)
 
 
 def default_file() -> Path:
@@ -129,10 +143,14 @@ def collect(decoder: Decoder, token_sequences: Sequence[Sequence[int]]) -> Stati
 
     def tap(layer: int, projection: str, x: Tensor) -> None:
         _check_finite(x, layer, projection)
-        square = (x[1:] if others else x).square().sum(dim=0) / (others or len(token_sequences))
-        statistics.square[layer, projection] = statistics.square.get((layer, projection), 0) + square
-        key, top = (layer, projection), x.abs().amax(dim=0)
-        statistics.largest[key] = torch.maximum(statistics.largest[key], top) if key in statistics.largest else top
+        key, counted, share = (layer, projection), x[1:] if others else x, 1 / (others or len(token_sequences))
+        low, high, mean, square = x.amin(dim=0), x.amax(dim=0), counted.sum(dim=0) * share, counted.square().sum(dim=0)
+        square *= share
+        before = statistics.channels.get(key)
+        if before is not None:
+            low, high = torch.minimum(before.low, low), torch.maximum(before.high, high)
+            mean, square = before.mean + mean, before.square + square
+        statistics.channels[key] = Channels(low, high, mean, square)
 
     for sequence in track(token_sequences, len(token_sequences), "Calibrating"):
         decoder.forward(sequence, decoder.new_cache(len(sequence)), taps=tap)

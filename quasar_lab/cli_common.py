@@ -104,7 +104,7 @@ def make_verifier(decoder: Any, name: str) -> Any:
 
 def check_verifier(name: str, one_pass: bool = False) -> None:
     """Refuses unknown names before a model loads; one_pass: and those that are two verifiers taking turns."""
-    from quasar_lab.quantization import parse_recipe
+    from quasar_lab.recipes import parse_recipe
 
     if name.partition(":")[0] == "pruned":
         raise NotInThisVersion(f"verifier {name}")

@@ -13,6 +13,12 @@ final hidden state keeps its meaning for drafters.
 
 A channel that is zero in calibration or in the weights has no difficulty to move: factor 1.
 
+A channel whose values lie far to one side of zero wastes half of its levels. Shifting it by its centre z is exact too:
+x Wᵀ + b = (x − z) Wᵀ + (b + W z) (Outlier Suppression+, arXiv 2304.09145). Then the centred range takes the place of
+max|x|. z is the mean over tokens, position 0 apart: the attention sink is not what a channel is centred on. In front of
+o_proj the shift folds into the bias of v_proj, as attention's weights add up to 1; elsewhere it runs online, fused with
+the rounding.
+
 Rotation goes further (QuaRot, arXiv 2404.00456): an orthonormal matrix R spreads a large channel over all, x Wᵀ = (x
 R) (W R)ᵀ, again exact before rounding. A rotated row looks Gaussian, its largest value about 3 times its root mean
 square, so the INT8 step follows ‖x / s‖ and the rounding noise of the product is proportional to ‖x / s‖² · ‖W · s‖².
@@ -107,23 +113,34 @@ def rotation_matrix(size: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Mapping:
-    """x → (x / s) R of a linear's input: factors s f32 [K]; rotation f32 [P, P], the dense factor of R, or None;
-    `group` channels are rotated together, all K where None."""
+    """x → ((x − z) / s) R of a linear's input: factors s f32 [K]; rotation f32 [P, P], the dense factor of R, or None;
+    `group` channels are rotated together, all K where None; shift z f32 [K] or None."""
 
     factors: Tensor
     rotation: Tensor | None = None
     group: int | None = None
+    shift: Tensor | None = None
 
     def inputs(self, x: Tensor) -> Tensor:
         """Rows x f32 [M, K] in the mapped basis."""
-        return self._turn(x / self.factors)
+        return self._turn((x if self.shift is None else x - self.shift) / self.factors)
 
     def weight(self, weight: Tensor) -> Tensor:
         """W f32 [N, K] that undoes the mapping of its inputs: W · s, turned alike."""
         return self._turn(weight * self.factors)
 
+    def bias(self, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """b + W z f32 [N], which undoes the shift; W f32 [N, K] as it was before the mapping."""
+        if self.shift is None:
+            return bias
+        moved = weight @ self.shift
+        return moved if bias is None else bias + moved
+
     def gram(self, gram: Tensor) -> Tensor:
-        """XᵀX f32 [K, K] of unmapped inputs → that of mapped ones."""
+        """XᵀX f32 [K, K] of unmapped inputs → that of mapped ones. Raises ValueError with a shift, which needs their
+        mean as well."""
+        if self.shift is not None:
+            raise ValueError("the Gram matrix of shifted inputs does not follow from that of the inputs")
         return self.inputs(self.inputs(gram).T.contiguous()).T
 
     def _turn(self, rows: Tensor) -> Tensor:
@@ -134,31 +151,33 @@ class Mapping:
 
 @dataclass(frozen=True)
 class ValueMap:
-    """The basis in which a recipe keeps the values of a layer, in terms of the BF16 model's v: (v · inv_scale) @
-    rotation.
+    """The basis in which a recipe keeps the values of a layer, in terms of the BF16 model's v:
+    ((v − shift) · inv_scale) @ rotation.
 
-    inv_scale f32 [kv_heads, head_dim]; rotation f32 [head_dim, head_dim] or None.
+    shift (or None) and inv_scale f32 [kv_heads, head_dim]; rotation f32 [head_dim, head_dim] or None.
     """
 
     inv_scale: Tensor
     rotation: Tensor | None
+    shift: Tensor | None = None
 
     def __call__(self, v: Tensor) -> Tensor:
         """Values f32 [kv_heads, rows, head_dim] of the BF16 model → the same in this basis; the input is not
         changed."""
-        v = v * self.inv_scale[:, None]
+        v = (v if self.shift is None else v - self.shift[:, None]) * self.inv_scale[:, None]
         return v if self.rotation is None else v @ self.rotation
 
 
 def value_map(mapping: Mapping, config: ModelConfig) -> ValueMap:
     """What folding o_proj's mapping does to the values. One dense matrix, since it turns every row of an audit."""
     rotation = None if mapping.rotation is None else rotate(torch.eye(config.head_dim), mapping.rotation)
-    return ValueMap(1 / value_factors(mapping.factors, config), rotation)
+    shift = None if mapping.shift is None else value_factors(mapping.shift, config)
+    return ValueMap(1 / value_factors(mapping.factors, config), rotation, shift)
 
 
 def value_factors(factors: Tensor, config: ModelConfig) -> Tensor:
-    """Factors of o_proj's input, f32 [heads · D] → f32 [kv_heads, D]; those of query heads that share a value head are
-    equal."""
+    """Factors (or shifts) of o_proj's input, f32 [heads · D] → f32 [kv_heads, D]; those of query heads that share a
+    value head are equal."""
     return factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0]
 
 
@@ -178,6 +197,19 @@ def rotate_value_rows(
 def column_max(weight: Tensor) -> Tensor:
     """max|W| per input channel: [N, K] → f32 [K]."""
     return weight.abs().amax(dim=0).float()
+
+
+def centred_max(low: Tensor, high: Tensor, shift: Tensor) -> Tensor:
+    """max|x − z| per channel from the lowest and highest x and z, all f32 [K]."""
+    return torch.maximum(high - shift, shift - low)
+
+
+def shared_shift(mean: Tensor, config: ModelConfig) -> Tensor:
+    """Centres of o_proj's input, f32 [heads · D], from the means: one for all query heads that share a value head, as
+    it folds into that head's bias."""
+    repeats = config.heads // config.kv_heads
+    means = mean.reshape(config.kv_heads, repeats, config.head_dim).mean(dim=1)
+    return spread_repeats(means.reshape(-1), config)
 
 
 def pool_repeats(values: Tensor, config: ModelConfig) -> Tensor:
@@ -202,6 +234,13 @@ def o_proj_factors(activation_max: Tensor, weight_max: Tensor, alpha: float, con
 def fold_into_norm(gain: Tensor, factors: Tensor) -> Tensor:
     """Gains of the norm that now gives x / s."""
     return gain / factors
+
+
+def fold_into_bias(bias: Tensor | None, rows: slice, shift: Tensor, size: int) -> Tensor:
+    """Bias f32 [size] of a linear whose outputs `rows` are moved by −shift; the input is not changed."""
+    bias = torch.zeros(size) if bias is None else bias.float().clone()
+    bias[rows] -= shift
+    return bias
 
 
 def fold_into_rows(weight: Tensor, bias: Tensor | None, rows: slice, factors: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -18,17 +18,18 @@ from quasar_lab.calibration import collect
 from quasar_lab.decoder import Output
 from quasar_lab.drafting import NoDrafter
 from quasar_lab.errors import InputError
+from quasar_lab.recipes import Recipe, candidates
 from quasar_lab.smoothing import ValueMap
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-RECIPES = [quantization.Recipe("smoothquant", 0.7), quantization.Recipe("rotated", rotated=True)]
+RECIPES = [Recipe("x", "smoothquant", 0.7), Recipe("x", "shifted", 0.7), Recipe("x", "rotated")]
 
 
 def smoothed(model, folder, recipe=RECIPES[0]):
     """W8A8 of a model without a tokenizer: calibrated on ids."""
-    found = quantization.mappings(model.checkpoint, collect(model, [PROMPT * 5]), recipe)
+    found = {key: first for key, (first,) in candidates(model.checkpoint, collect(model, [PROMPT * 5]), recipe).items()}
     save_file(quantization.quantized_tensors(model.checkpoint, found), folder / "weights.safetensors")
     record = {"schema": quantization.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny"}
     (folder / "recipe.json").write_text(json.dumps(record))

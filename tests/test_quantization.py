@@ -8,59 +8,73 @@ import torch
 from conftest import FAMILIES, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quasar_kernels.reference import quantize_rows, rotate
+from quasar_kernels import reference
+from quasar_kernels.reference import apply_transform, quantize_rows
 from safetensors.torch import load_file, save_file
 
 import quasar_lab as ql
-from quasar_lab import calibration, quantization, smoothing
+from quasar_lab import calibration, quantization, recipes, smoothing
 from quasar_lab.calibration import collect
 from quasar_lab.checkpoints import PARTS
-from quasar_lab.decoder import Bf16Linear, Int8Linear, bf16_decoder
+from quasar_lab.decoder import Int8Linear, bf16_decoder
 from quasar_lab.errors import CalibrationError, NotInThisVersion, QuasarError, RecipeError
-from quasar_lab.quantization import Recipe, mappings, parse_recipe, quantize_weight, quantized_tensors
+from quasar_lab.quantization import quantize_weight, quantized_tensors
+from quasar_lab.recipes import Recipe, candidates, least_error, mappings, output_error, parse_recipe
 
 SEQUENCES = [torch.randint(0, 94, (40,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(3)]
 
 
-SMOOTHQUANT, ROTATED = Recipe("smoothquant", 0.5), Recipe("rotated", rotated=True)
+SMOOTHQUANT, SHIFTED, ROTATED = (Recipe(method, method) for method in ("smoothquant", "shifted", "rotated"))
+METHODS = [SMOOTHQUANT, SHIFTED, ROTATED]
 
 
 def smoothed(checkpoint, sequences=SEQUENCES, recipe=SMOOTHQUANT):
     model = bf16_decoder(checkpoint)
-    return mappings(checkpoint, collect(model, sequences), recipe)
+    proposed = candidates(checkpoint, collect(model, sequences), recipe)
+    return {key: first for key, (first,) in proposed.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("recipe", [SMOOTHQUANT, ROTATED], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", METHODS, ids=lambda recipe: recipe.name)
 def test_folding_is_exact_before_rounding(family, recipe, tmp_path, monkeypatch):
-    """The smoothed, rotated and folded weights, not rounded, run by the BF16 ops, give the BF16 model's logits."""
+    """Smoothed, shifted, rotated and folded, but with rounding taken out of the ops: the BF16 model's logits."""
     write_checkpoint(tmp_path, family)
     model = ql.load(tmp_path, backend="reference")
     found = smoothed(model.checkpoint, recipe=recipe)
     assert max(float(m.factors.max() / m.factors.min()) for m in found.values()) > 1.5, "nothing was smoothed"
-    monkeypatch.setattr(quantization, "quantize_weight", lambda weight: (weight, torch.ones(weight.shape[0])))
+    expected = model.forward(SEQUENCES[0], model.new_cache()).logits
+
+    def as_it_is(weight):
+        return weight, torch.ones(weight.shape[0])
+
+    monkeypatch.setattr(quantization, "quantize_weight", as_it_is)
+    monkeypatch.setattr(reference, "quantize_rows", lambda x, transform=None: as_it_is(apply_transform(x, transform)))
+    monkeypatch.setattr(
+        reference,
+        "linear_w8a8",
+        lambda q, scale, wq, wscale, bias=None, residual=None: (
+            q @ wq.T + (0 if bias is None else bias) + (0 if residual is None else residual)
+        ),
+    )
     folded = quantized_tensors(model.checkpoint, found)
 
-    def unrounded(base):
+    def unrounded(base, key):
         weight = folded[f"{base}.wq"]
-        if f"{base}.rotation" in folded and not base.endswith("o_proj"):
-            back = folded[f"{base}.rotation"].T.contiguous()  # what the INT8 pass does online
-            weight = rotate(weight, back)
-        return Bf16Linear(weight, folded.get(f"{base}.bias"), tuple(weight.shape))
+        transform = quantization.online(found[key], key[1])
+        return Int8Linear(weight, folded[f"{base}.wscale"], folded.get(f"{base}.bias"), transform, tuple(weight.shape))
 
     layers = []
     for index, layer in enumerate(model.layers):
         base = f"layers.{index}"
         norms = {name: folded[f"{base}.{name}"] for name in ("attention_norm", "mlp_norm")}
-        layers.append(replace(layer, **norms, **{name: unrounded(f"{base}.{name}") for name in PARTS}))
-    head = Bf16Linear(unrounded("lm_head").weight / folded["lm_head.factors"], None, model.head.shape)
-    expected = model.forward(SEQUENCES[0], model.new_cache()).logits
+        layers.append(replace(layer, **norms, **{name: unrounded(f"{base}.{name}", (index, name)) for name in PARTS}))
+    head = unrounded("lm_head", (len(layers), "lm_head"))
     got = replace(model, layers=layers, head=head).forward(SEQUENCES[0], model.new_cache()).logits
     assert (got - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("recipe", [None, SMOOTHQUANT, ROTATED], ids=lambda recipe: recipe.name if recipe else "plain")
+@pytest.mark.parametrize("recipe", [None, *METHODS], ids=lambda recipe: recipe.name if recipe else "plain")
 def test_a_quantized_model_stays_close(family, recipe, tmp_path):
     write_checkpoint(tmp_path, family, initializer_range=0.1)
     model = ql.load(tmp_path)
@@ -149,13 +163,19 @@ def test_reloading_gives_the_same_bits(embedded, w8a8):
 
 def test_statistics_need_no_memory_for_more_text(tiny):
     one, many = collect(tiny, SEQUENCES[:1]), collect(tiny, SEQUENCES)
-    assert {key: x.shape for key, x in one.largest.items()} == {key: x.shape for key, x in many.largest.items()}
+    assert one.channels.keys() == many.channels.keys()
+    assert all(one.channels[key].square.shape == many.channels[key].square.shape for key in one.channels)
     assert many.tokens == 120
     seen = []
     for sequence in SEQUENCES:
-        tiny.forward(sequence, tiny.new_cache(), taps=lambda layer, p, x: seen.append((layer, p, x.abs())))
-    expected = torch.cat([x for layer, p, x in seen if (layer, p) == (1, "down_proj")]).amax(dim=0)
-    assert torch.equal(many.largest[1, "down_proj"], expected)
+        tiny.forward(sequence, tiny.new_cache(), taps=lambda layer, p, x: seen.append((layer, p, x)))
+    found, down = many.channels[1, "down_proj"], [x for layer, p, x in seen if (layer, p) == (1, "down_proj")]
+    assert torch.equal(found.low, torch.cat(down).amin(dim=0))
+    assert torch.equal(found.high, torch.cat(down).amax(dim=0))
+    assert torch.equal(found.largest, torch.cat(down).abs().amax(dim=0))
+    behind_the_first = torch.cat([x[1:] for x in down])
+    assert torch.allclose(found.mean, behind_the_first.mean(dim=0), atol=1e-6)
+    assert torch.allclose(found.square, behind_the_first.square().mean(dim=0), atol=1e-6)
 
 
 def test_nan_in_calibration_names_the_layer(tmp_path):
@@ -176,6 +196,9 @@ def test_nan_in_calibration_names_the_layer(tmp_path):
         "w8a8-smoothquant:",
         "w8a8-smoothquant:nan",
         "w8a8-plain:1",
+        "w8a8-searched:0.5",
+        "w8a8-shifted:2",
+        "w8a8-rotated",
         "w8a8-smoothquant:x",
         "w8a8-smoothquant:1.5",
         "int8",
@@ -324,7 +347,7 @@ def test_bad_calibration_files(embedded, tmp_path, name, content, message):
         calibration.sequences(embedded, path)
 
 
-@pytest.mark.parametrize("recipe", [SMOOTHQUANT, ROTATED], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", METHODS, ids=lambda recipe: recipe.name)
 def test_one_token_of_calibration_is_enough(tmp_path, recipe):
     write_checkpoint(tmp_path, "llama")
     model = ql.load(tmp_path)
@@ -332,6 +355,60 @@ def test_one_token_of_calibration_is_enough(tmp_path, recipe):
     assert all(bool(torch.isfinite(m.factors).all()) for m in found.values())
     w8a8 = saved(model, tmp_path / "out", found)
     assert bool(torch.isfinite(w8a8.forward([7, 8], w8a8.new_cache()).logits).all())
+
+
+def test_a_shift_halves_the_range_of_a_one_sided_channel(tmp_path):
+    """Inputs far to one side of zero: shifted and scaled, their rounding error is smaller than scaled alone."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 64, generator=generator)
+    x[:, :32] += 8
+    weight = torch.randn(48, 64, generator=generator)
+    channels = calibration.Channels(x.amin(dim=0), x.amax(dim=0), x.mean(dim=0), x.square().mean(dim=0))
+    moved = recipes.shifted(channels, weight, None, 0.5)
+    assert torch.allclose(moved.inputs(x) @ moved.weight(weight).T + moved.bias(weight, None), x @ weight.T, atol=1e-3)
+    assert output_error(x, weight, moved) < 0.5 * output_error(x, weight, moved.factors)
+    assert output_error(x, weight, moved) < 0.5 * output_error(
+        x, weight, recipes.smoothquant(channels, weight, None, 0.5)
+    )
+
+
+def test_the_search_takes_the_best_alpha_of_each_linear(tiny):
+    """Every kept mapping is the best of its proposals on the text searched, and better than none."""
+    proposed = candidates(tiny.checkpoint, collect(tiny, SEQUENCES), Recipe("x", "searched"))
+    found, inputs = least_error(tiny, proposed, SEQUENCES[:1]), {}
+    tiny.forward(SEQUENCES[0], tiny.new_cache(), taps=lambda layer, part, x: inputs.update({(layer, part): x[1:]}))
+    for key, x in inputs.items():
+        weight = recipes.weight_of(tiny.checkpoint, key)
+        errors = [output_error(x, weight, mapping) for mapping in proposed[key]]
+        if min(errors) < output_error(x, weight):
+            assert found[key] is proposed[key][errors.index(min(errors))], key
+        else:
+            assert key not in found
+    assert found
+
+
+def test_what_hurts_on_held_out_text_is_not_kept(tiny, monkeypatch):
+    """A mapping that ruins one linear is proposed: it is dropped, the others stay."""
+    statistics = collect(tiny, SEQUENCES)
+    honest = mappings(tiny, statistics, ROTATED, SEQUENCES[:2], SEQUENCES[2:])
+    ruinous = smoothing.Mapping(torch.logspace(-4, 4, tiny.config.hidden))
+    proposed = candidates(tiny.checkpoint, statistics, ROTATED) | {(1, "qkv_proj"): [ruinous]}
+    monkeypatch.setattr(recipes, "candidates", lambda *arguments: proposed)
+    kept = mappings(tiny, statistics, ROTATED, SEQUENCES[:2], SEQUENCES[2:])
+    assert kept.keys() == honest.keys() - {(1, "qkv_proj")}
+
+
+@pytest.mark.parametrize("recipe", ["w8a8-searched", "w8a8-shifted", "w8a8-shifted:0.7"])
+def test_every_method_can_be_prepared_and_reloads(worded, cache_here, recipe):
+    model, text = worded
+    folder = quantization.prepare(model, recipe, text)
+    errors = quantization.read_record(folder)["errors"]
+    assert [row for row in errors if row["error"] > 1.2 * row["error_plain"]] == []
+    first, second = (quantization.load_quantized(model, folder, recipe) for _ in range(2))
+    logits = [m.forward([5, 6, 7], m.new_cache()).logits for m in (first, second)]
+    assert torch.equal(*logits)
+    if "shifted" in recipe:
+        assert any(mapping.shift is not None for mapping in first.mappings.values())
 
 
 def test_grams_are_those_of_the_taps(tiny):
