@@ -105,8 +105,9 @@ def prepare(
 
     Example: quasar-lab prepare --recipe w8a8-smoothquant:0.5
     """
-    from quasar_lab.quantization import parse_recipe, read_record
     from quasar_lab.quantization import prepare as run
+    from quasar_lab.quantization import read_record
+    from quasar_lab.recipes import parse_recipe
 
     parse_recipe(recipe)
     folder = run(load_model(model, device, backend, threads), recipe, calibration, out)
@@ -234,6 +235,10 @@ def fidelity(
     window: Annotated[int, typer.Option(help="Tokens per window.")] = 512,
     skip: Annotated[int, typer.Option(help="Tokens to leave out at the start.")] = 0,
     tokens: Annotated[int | None, typer.Option(help="Tokens to measure (default: all).")] = None,
+    answers: Annotated[
+        int, typer.Option(help="Answers of BF16's own to measure on too, to so many of our questions of each kind.")
+    ] = 1,
+    answer_tokens: Annotated[int, typer.Option(help="The most tokens of each answer.")] = 64,
     model: Model = "embedded",
     device: Device = "cpu",
     backend: Backend = "auto",
@@ -242,20 +247,64 @@ def fidelity(
 ) -> None:
     """KL, top-1 agreement, flips and perplexity of a verifier against BF16, on a text.
 
+    And on BF16's own greedy answers to our questions: how often the verifier would have written another token, and
+    where first.
+
     Example: quasar-lab fidelity --verifier w8a8 --text book.txt --tokens 4096
     """
-    from quasar_lab.fidelity import compare, read_tokens
+    from quasar_lab.fidelity import compare, own_text, read_tokens
+    from quasar_lab.prompts import ours
 
     if skip < 0 or (tokens is not None and tokens < 2):
         raise InputError(f"--skip is {skip} and --tokens {tokens}; accepted: skip 0 or more, tokens 2 or more")
+    if answers < 0 or answer_tokens < 1:
+        raise InputError(f"--answers is {answers} and --answer-tokens {answer_tokens}; accepted: 0 and 1 or more")
     check_verifier(verifier, one_pass=True)
     read_text(text)
     base = load_model(model, device, backend, threads)
-    found = compare(base, make_verifier(base, verifier), read_tokens(base, text, skip, tokens), window)
+    other = make_verifier(base, verifier)
+    found = compare(base, other, read_tokens(base, text, skip, tokens), window)
+    questions = ours(answers)
+    if questions:
+        own = own_text(base, other, [question.turns[0] for question in questions], answer_tokens)
+        for answer, question in zip(own["answers"], questions, strict=True):
+            answer["question_id"], answer["category"] = question.id, question.category
+        found["own_text"] = own
     if json_:
         print_json(found)
         return
-    print_pairs({key: value for key, value in found.items() if not isinstance(value, list)})
+    _print_fidelity(found)
+
+
+def _print_fidelity(found: dict[str, Any]) -> None:
+    print_pairs({key: value for key, value in found.items() if not isinstance(value, list | dict)})
+    if "own_text" not in found:
+        return
+    own = found["own_text"]
+    same = sum(answer["first"] is None for answer in own["answers"])
+    print(
+        f"\non {own['base']}'s own greedy answers: {own['flips']} of {own['tokens']} tokens flip "
+        f"({own['flip_rate']:.2%}), KL {own['kl_mean']:.4g}\n"
+        f"left to write, {own['verifier']} gives {same} of {len(own['answers'])} answers unchanged\n"
+    )
+    headings = {
+        "question": "question",
+        "tokens": "tokens",
+        "flips": "flips",
+        "position": "first at",
+        "expected_piece": own["base"],
+        "got_piece": own["verifier"],
+        "margin": f"margin of {own['base']}",
+    }
+    print_table([_answer_row(answer) for answer in own["answers"]], headings)
+
+
+def _answer_row(answer: dict[str, Any]) -> dict[str, Any]:
+    from quasar_lab.cli_replay import visible
+
+    first: dict[str, Any] = answer["first"] or dict.fromkeys(("position", "expected_piece", "got_piece", "margin"))
+    pieces = {key: first[key] and visible(first[key]) for key in ("expected_piece", "got_piece")}
+    return {"question": f"{answer['category']} {answer['question_id']}", **answer, **first, **pieces}
 
 
 @app.command()
