@@ -9,7 +9,7 @@ In an audited run what is judged again are the fast verifier's rounds; audits on
 stands on.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,37 @@ def rescore(trace: Trace, verifier: Verifier) -> Trace:
         verifier.rollback(cache, base + 1 + min(record.accepted, len(record.emitted_ids) - 1))
         last = record.emitted_ids[-1]
     return replace(trace, rounds=rounds)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What a second verifier would do otherwise. judged: drafts that were decided on, flips: those it decides
+    otherwise; written: the verifier's own tokens behind them, differing: those in whose place it would write another.
+    The last two are 0 at temperature above 0, where the second verifier draws no token, and a token in the place of a
+    flipped draft is not counted again."""
+
+    judged: int
+    flips: int
+    written: int
+    differing: int
+
+
+def differences(trace: Trace) -> Differences:
+    """Counts what `rescore` found, as the token strip marks it. Raises TraceError on a trace that was not rescored."""
+    if any(record.other is None for record in trace.rounds):
+        raise TraceError("this trace was judged by one verifier only; accepted: what replay.rescore returns")
+    greedy = trace.header["sampling"]["temperature"] == 0
+    judged = flips = written = differing = 0
+    for record in trace.rounds:
+        assert record.other is not None
+        decided = record.other["flip"][: record.accepted + 1]
+        judged, flips = judged + len(decided), flips + sum(map(bool, decided))
+        if greedy and len(record.emitted_ids) > record.accepted:
+            written += 1
+            flipped = len(decided) > record.accepted and decided[record.accepted]
+            likeliest = record.other["top"][record.accepted][0][0]
+            differing += not flipped and likeliest != record.emitted_ids[record.accepted]
+    return Differences(judged, flips, written, differing)
 
 
 def _judgement(record: Round, logits: torch.Tensor, verifier: Verifier, sampling: Sampling) -> dict[str, Any]:
