@@ -5,13 +5,17 @@ machine measured in the same run. *Fraction of floor* = floor / time: 1 is a per
 compare BF16 with W8A8 is both times beside both floors. Machines are noisy and drift: verifiers are interleaved sample
 by sample (width by width, one pass each), and medians with the 20th and 80th percentile are reported, never a best.
 
+Where a pass is not bound by memory, it is bound by arithmetic. That ceiling is measured too, never assumed: one product
+of each verifier's own kernel, so wide that every weight, once read, is used CEILING_WIDTH times. Floor and ceiling
+together are the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009).
+
 What is lost: caches. The embedded model's INT8 weights are 134 MB, above any last-level cache here; a smaller model
 would look faster than its floor.
 """
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -19,12 +23,15 @@ from typing import Any
 
 import torch
 
-from quasar_lab.decoder import Decoder
+from quasar_lab.decoder import Decoder, Int8Linear
 from quasar_lab.errors import InputError
+from quasar_lab.forms import parse
 from quasar_lab.progress import track
 from quasar_lab.speculative import versions
 
 STREAM_BYTES = 256 * 2**20
+CEILING_WIDTH = 128
+"""Rows of the product that shows how fast a kernel computes: at 128 operations a byte and more, memory waits for it."""
 
 
 def percentiles(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -81,8 +88,57 @@ class StepTimer:
         return times
 
 
+def operations(verifier: Decoder, context: int, width: int) -> int:
+    """Multiplications and additions of one pass behind `context` tokens: of the linears, the head and attention. What
+    is left out (norms, rotations, rounding) is below a percent of it."""
+    config = verifier.config
+    seen = sum(context + row + 1 for row in range(width))
+    return 2 * width * config.step_weights + 4 * config.layers * config.heads * config.head_dim * seen
+
+
+def wide_product(verifier: Decoder, width: int = CEILING_WIDTH) -> tuple[int, Callable[[], object]]:
+    """(operations, call) of a product of `width` rows with a linear of the verifier, by the kernel that its passes
+    use."""
+    linear, ops = verifier.layers[0].gate_up_proj, verifier.ops
+    outputs, inputs = linear.shape
+    x = torch.randn(width, inputs, generator=torch.Generator().manual_seed(0))
+    if isinstance(linear, Int8Linear):
+        q, scale = ops.quantize_rows(x)
+        return 2 * width * outputs * inputs, lambda: ops.linear_w8a8(q, scale, linear.weight, linear.wscale)
+    return 2 * width * outputs * inputs, lambda: ops.linear_bf16(x, linear.weight)
+
+
+class CeilingTimer:
+    """Speed of arithmetic, verifiers in turn: `sample()` times one wide product of each, behind one that brings its
+    weights back into the cache."""
+
+    def __init__(self, verifiers: Sequence[Decoder]):
+        self._products = {verifier.name: wide_product(verifier) for verifier in verifiers}
+        self._samples: dict[str, list[float]] = {name: [] for name in self._products}
+
+    def sample(self) -> None:
+        for name, (count, product) in self._products.items():
+            product()
+            begun = time.perf_counter()
+            product()
+            self._samples[name].append(count / (time.perf_counter() - begun) / 1e9)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Per verifier: billions of operations a second, as p20, p50, p80 over the samples."""
+        return [
+            {
+                "verifier": name,
+                "width": CEILING_WIDTH,
+                **dict(zip(("gop_s_p20", "gop_s_p50", "gop_s_p80"), percentiles(samples), strict=True)),
+                "samples": len(samples),
+            }
+            for name, samples in self._samples.items()
+        ]
+
+
 def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256, samples: int = 20) -> dict[str, Any]:
-    """Time of one verify pass (logits of every row) per verifier and width, behind `context` cached tokens.
+    """Time of one verify pass (logits of every row) per verifier and width, behind `context` cached tokens; beside them
+    the bandwidth of memory and, as "ceilings", the speed of arithmetic of the same minutes.
 
     Raises InputError on widths outside 1…64 or a context that leaves no room for them.
     """
@@ -94,9 +150,11 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
     if not 1 <= context <= room:
         raise InputError(f"context is {context}; accepted: 1…{room}")
     timer = StepTimer(verifiers, {verifier.name: widths for verifier in verifiers}, context)
+    ceilings = CeilingTimer(verifiers)
     bandwidth, found = [stream_bandwidth(verifiers[0].ops)], []
     for sample in track(range(1, samples + 1), samples, "Timing steps"):
         found.append(timer.sample())
+        ceilings.sample()
         if sample % 10 == 9:
             bandwidth.append(stream_bandwidth(verifiers[0].ops, repeats=3))
     gigabytes = percentiles(bandwidth)[1]
@@ -115,6 +173,7 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
                     "ms_p80": high,
                     "samples": samples,
                     "bytes": read,
+                    "operations": operations(verifier, context, width),
                     "floor_ms": floor,
                     "fraction_of_floor": floor / middle,
                 }
@@ -129,6 +188,7 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
         "model": first.identity["model"],
         "context": context,
         "steps": rows,
+        "ceilings": ceilings.rows(),
         **stamp(),
         **note,
     }
@@ -152,3 +212,21 @@ def cpu_name() -> str:
 def threads(decoder: Decoder) -> int:
     """Threads that the decoder's backend computes with."""
     return getattr(decoder.ops, "get_threads", torch.get_num_threads)()
+
+
+def read(path: Path | str) -> dict[str, Any]:
+    """A result that `quasar-lab bench … --json` wrote, marked as saved, so that a figure of it says so.
+
+    Raises InputError on a file that cannot be read or holds something else.
+    """
+    try:
+        found = parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a result: {error}") from error
+    kinds = ("steps", "runs", "kernels", "parts")
+    if not isinstance(found, dict) or not any(isinstance(found.get(kind), list) for kind in kinds):
+        raise InputError(f"{path} is no result of a measurement; accepted: what `quasar-lab bench … --json` writes")
+    missing = [key for key in ("model", "device", "backend") if not isinstance(found.get(key), str)]
+    if missing and "kernels" not in found:
+        raise InputError(f"{path} lacks {', '.join(missing)}; accepted: what `quasar-lab bench … --json` writes")
+    return {**found, "saved": True}

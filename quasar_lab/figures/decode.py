@@ -10,7 +10,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, SKY, finish, interval
+from quasar_lab.errors import InputError
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, SKY, escape, framed, interval
 
 ARMS = (GREY, INK, SKY, BLUE)
 """Colours of the arms: plain ones light, speculative ones full."""
@@ -22,18 +23,29 @@ FACTORS = (
 )
 
 
+def _arm(row: dict[str, Any]) -> tuple[str, str]:
+    return row["verifier"], row["drafter"]
+
+
+def _label(verifier: str, drafter: str) -> str:
+    return escape(verifier if drafter == "none" else f"{verifier} + {drafter}")
+
+
 def _rows(result: dict[str, Any]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Rows with a speedup by arm, categories in a fixed order with the mean last."""
     arms: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in sorted(result["runs"], key=lambda row: (row["category"] == "mean", row["category"])):
         if row["speedup"] is not None:
-            arms.setdefault((row["verifier"], row["drafter"]), []).append(row)
+            arms.setdefault(_arm(row), []).append({**row, "category": escape(row["category"])})
     return arms
 
 
 def _identity(result: dict[str, Any]) -> dict[str, Any]:
     names = list(dict.fromkeys(row["verifier"] for row in result["runs"]))
-    return {**result, "recipe": ", ".join(names)}
+    prompts = sum(
+        row["prompts"] for row in result["runs"] if _arm(row) == _arm(result["baseline"]) and row["category"] != "mean"
+    )
+    return {**result, "recipe": ", ".join(names), "prompts": prompts}
 
 
 def _conditions(result: dict[str, Any]) -> str:
@@ -46,10 +58,10 @@ def speedup(result: dict[str, Any]) -> go.Figure:
 
     result: what `decode_benchmark.run` returns, or the JSON of `quasar-lab bench decode`.
     """
-    figure, base = go.Figure(), (result["baseline"]["verifier"], result["baseline"]["drafter"])
+    figure, base = go.Figure(), _arm(result["baseline"])
     arms = {arm: rows for arm, rows in _rows(result).items() if arm != base}
     for place, ((verifier, drafter), rows) in enumerate(arms.items()):
-        label = verifier if drafter == "none" else f"{verifier} + {drafter}"
+        label = _label(verifier, drafter)
         colour = ARMS[(place + 1) % len(ARMS)]
         categories, values = [row["category"] for row in rows], [row["speedup"] for row in rows]
         figure.add_scatter(
@@ -78,15 +90,15 @@ def speedup(result: dict[str, Any]) -> go.Figure:
         )
     figure.add_hline(y=1, line={"color": LINE, "width": 2}, layer="below")
     figure.update_layout(scattermode="group", scattergap=0.4)
-    figure.update_yaxes(title_text=f"speedup over {base[0]}, plain", rangemode="tozero")
+    figure.update_yaxes(title_text=f"speedup over {escape(base[0])}, plain", rangemode="tozero")
     title = "What a faster verifier buys"
-    return finish(
+    return framed(
         figure,
         title,
-        f"95 % intervals over prompts, hollow: predicted · {_conditions(result)}",
+        f"95 % intervals over prompts · hollow: predicted · {_conditions(result)}",
         _identity(result),
         timed=True,
-        height=460,
+        height=480,
     )
 
 
@@ -116,5 +128,61 @@ def speedup_factors(result: dict[str, Any], verifier: str, drafter: str) -> go.F
         ticktext=[f"{t:g} ×" for t in ticks],
     )
     mean = next((f" · mean {row['speedup']:.2f} ×" for row in rows if row["category"] == "mean"), "")
-    subtitle = f"{verifier} + {drafter} over {result['baseline']['verifier']}, plain{mean} · {_conditions(result)}"
-    return finish(figure, "Where the speedup comes from", subtitle, _identity(result), timed=True, height=460)
+    base = escape(result["baseline"]["verifier"])
+    subtitle = f"{_label(verifier, drafter)} over {base}, plain{mean} · {_conditions(result)}"
+    return framed(figure, "Where the speedup comes from", subtitle, _identity(result), timed=True, height=480)
+
+
+def predicted_speedup(result: dict[str, Any]) -> go.Figure:
+    """Measured speedup over the predicted one, a point per arm and category, with 95 % intervals, beside the diagonal.
+
+    The prediction puts together step times that were measured on their own with the widths that the rounds had: a point
+    on the diagonal is understood, one off it is not. Raises InputError where nothing was predicted.
+    """
+    base = _arm(result["baseline"])
+    arms = {arm: [row for row in rows if row["predicted_speedup"] is not None] for arm, rows in _rows(result).items()}
+    arms = {arm: rows for arm, rows in arms.items() if rows and arm != base}
+    if not arms:
+        raise InputError("nothing is predicted in this result; accepted: a `bench decode` of two arms or more")
+    figure = go.Figure()
+    for place, ((verifier, drafter), rows) in enumerate(arms.items()):
+        label = _label(verifier, drafter)
+        figure.add_scatter(
+            x=[row["predicted_speedup"] for row in rows],
+            y=[row["speedup"] for row in rows],
+            error_y=interval(rows, "speedup_low", "speedup", "speedup_high"),
+            mode="markers",
+            marker={
+                "size": [13 if row["category"] == "mean" else 8 for row in rows],
+                "symbol": ["diamond" if row["category"] == "mean" else "circle" for row in rows],
+                "color": ARMS[(place + 1) % len(ARMS)],
+                "line": {"width": 1, "color": "white"},
+            },
+            name=label,
+            customdata=[[row["category"], row["prompts"], row["speedup"] / row["predicted_speedup"]] for row in rows],
+            hovertemplate=(
+                f"{label}, %{{customdata[0]}}<br>measured %{{y:.2f}} ×, predicted %{{x:.2f}} ×"
+                "<br>%{customdata[1]} prompts<extra></extra>"
+            ),
+        )
+    rows = [row for found in arms.values() for row in found]
+    edges = [row[key] for row in rows for key in ("predicted_speedup", "speedup_low", "speedup_high")]
+    low, high = min(*edges, 1.0) * 0.93, max(edges) * 1.05
+    figure.add_scatter(
+        x=[low, high],
+        y=[low, high],
+        mode="lines",
+        line={"color": GREY, "width": 1.5, "dash": "dash"},
+        name="measured = predicted",
+        hoverinfo="skip",
+    )
+    figure.data = (figure.data[-1], *figure.data[:-1])  # below the points
+    largest = max(rows, key=lambda row: abs(log2(row["speedup"] / row["predicted_speedup"])))
+    figure.update_xaxes(title_text="predicted speedup, from step times and widths", range=[low, high], ticksuffix=" ×")
+    figure.update_yaxes(title_text="measured speedup", range=[low, high], ticksuffix=" ×")
+    away = largest["speedup"] / largest["predicted_speedup"] - 1
+    subtitle = (
+        f"circles: categories, with 95 % intervals · diamonds: their mean · furthest from the diagonal: "
+        f"{_label(*_arm(largest))}, {largest['category']}, {away:+.0%} · {_conditions(result)}"
+    )
+    return framed(figure, "Predicted against measured", subtitle, _identity(result), timed=True, height=540)

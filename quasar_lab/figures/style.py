@@ -3,10 +3,15 @@
 Colours are Okabe and Ito's (Color Universal Design, 2008). One meaning each, in every figure and in the token strip.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from html import unescape
+from math import ceil, floor, log10
 from typing import Any
 
 import plotly.graph_objects as go
+
+from quasar_lab.benchmark import cpu_name
 
 GREEN, VERMILION, BLUE, PURPLE = "#009E73", "#D55E00", "#0072B2", "#CC79A7"
 ORANGE, SKY, GREY, INK, SOFT, LINE = "#E69F00", "#56B4E9", "#999999", "#1b1f24", "#57606a", "#e3e6ea"
@@ -24,6 +29,85 @@ def finish(
 
     timed: the figure shows times or speeds, which mean nothing on the reference backend.
     """
+    _quiet(figure, title, subtitle, height)
+    figure.update_layout(
+        margin={"l": 66, "r": 24, "t": 96, "b": 92},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "font": {"size": 12}},
+    )
+    _stamped(figure, stamp(identity, timed=timed), y=0, yshift=-66, yanchor="top")
+    return figure
+
+
+def framed(
+    figure: go.Figure,
+    title: str,
+    subtitle: str,
+    identity: Mapping[str, Any],
+    *,
+    timed: bool = False,
+    height: int = 460,
+    head: int = 0,
+    foot: int = 0,
+) -> go.Figure:
+    """As `finish`, for figures that must stay readable at 400 px: nothing in it can run into anything else.
+
+    Title, subtitle and stamp stand above the plot in lines short enough for a phone, so the space they take is known;
+    the legend stands at the bottom of the figure, where plotly makes room for as many lines as it needs. head, foot:
+    pixels kept free above and below the plot for what the caller puts there.
+    """
+    lines, origin = wrapped(subtitle, SUBTITLE_WIDTH), wrapped(stamp(identity, timed=timed), STAMP_WIDTH)
+    _quiet(figure, title, "<br>".join(lines), height)
+    figure.update_layout(
+        title={"xref": "container", "pad": {"t": 14, "l": 14}},
+        margin={"l": 62, "r": 22, "t": 58 + 17 * len(lines) + 15 * len(origin) + head, "b": 60 + foot},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xref": "container",
+            "xanchor": "left",
+            "y": 0,
+            "yref": "container",
+            "yanchor": "bottom",
+            "font": {"size": 12},
+        },
+    )
+    figure.update_xaxes(automargin=True)
+    _stamped(figure, "<br>".join(origin), y=1, yshift=8 + head, yanchor="bottom", xshift=-50, align="left")
+    return figure
+
+
+SUBTITLE_WIDTH, STAMP_WIDTH = 58, 66
+"""Characters of a line of subtitle and stamp that fit 400 pixels."""
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width` characters as a reader sees them, broken at " · " where that is enough, else between
+    words. What is one entity or tag in plotly's HTML counts as what it shows, and is never cut."""
+    lines: list[str] = []
+    for part in text.split(" · "):
+        together = f"{lines[-1]} · {part}" if lines else part
+        if lines and _shown(together) <= width:
+            lines[-1] = together
+            continue
+        lines.append("")
+        for word in part.split(" "):
+            together = f"{lines[-1]} {word}" if lines[-1] else word
+            if lines[-1] and _shown(together) > width:
+                lines.append(word)
+            else:
+                lines[-1] = together
+    return lines
+
+
+def _shown(text: str) -> int:
+    return len(unescape(TAG.sub("", text)))
+
+
+TAG = re.compile(r"</?[bi]>")
+
+
+def _quiet(figure: go.Figure, title: str, subtitle: str, height: int) -> None:
+    """Title, colours and axes, which `finish` and `framed` share."""
     figure.update_layout(
         template="none",
         title={
@@ -40,29 +124,27 @@ def finish(
         },
         font={"family": FONT, "size": 13, "color": INK},
         height=height,
-        margin={"l": 66, "r": 24, "t": 96, "b": 92},
         paper_bgcolor="white",
         plot_bgcolor="white",
         hoverlabel={"font": {"family": FONT, "size": 13}},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "font": {"size": 12}},
     )
     figure.for_each_annotation(lambda title: title.update(font={"size": 13}), selector=_is_panel_title)
     figure.update_xaxes(showgrid=False, zeroline=False, showline=True, linecolor=GREY, ticks="outside", ticklen=4)
     figure.update_yaxes(gridcolor=LINE, zeroline=False, ticks="", automargin=True)
+
+
+def _stamped(figure: go.Figure, text: str, **place: Any) -> None:
     figure.add_annotation(
-        text=stamp(identity, timed=timed),
+        text=text,
         xref="paper",
         yref="paper",
         x=0,
-        y=0,
-        yshift=-66,
         xanchor="left",
-        yanchor="top",
         showarrow=False,
         font={"size": 11, "color": SOFT},
         name="stamp",
+        **place,
     )
-    return figure
 
 
 def _is_panel_title(annotation: Any) -> bool:
@@ -82,12 +164,48 @@ def interval(rows: Sequence[Mapping[str, Any]], low: str, middle: str, high: str
     }
 
 
+def rows_of(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Verifier → its rows by width, verifiers in the order they were given."""
+    names = dict.fromkeys(step["verifier"] for step in steps)
+    return {
+        name: sorted((step for step in steps if step["verifier"] == name), key=lambda step: step["width"])
+        for name in names
+    }
+
+
+def samples_of(rows: Sequence[Mapping[str, Any]]) -> int:
+    """The fewest samples that any of the rows is the median of."""
+    return min(row["samples"] for row in rows)
+
+
+def full_ticks(low: float, high: float) -> dict[str, Any]:
+    """Ticks of a log axis from `low` to `high`, at 1, 2 and 5 of every power of ten (over a wide range: at 1), each
+    written in full."""
+    digits = (1, 2, 5) if high / low < 1e3 else (1,)
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    values = [value for power in powers for digit in digits if low <= (value := digit * 10.0**power) <= high]
+    return {"tickvals": values, "ticktext": [f"{value:,.10g}" for value in values]}
+
+
 def stamp(identity: Mapping[str, Any], *, timed: bool = False) -> str:
-    """One line that says where numbers come from: model · recipe · device/backend, and a warning where it is due."""
+    """One line that says where numbers come from: model · recipe · device/backend · threads · samples, and a warning
+    where it is due.
+
+    What was measured on another machine than this one (its record names another processor), or was read from a file
+    by `benchmark.read`, is said to be saved results of that machine.
+    """
     origin = [identity["model"], identity.get("recipe"), f"{identity['device']} / {identity['backend']} backend"]
     parts = [escape(part) for part in origin if part]
-    if "threads" in identity:
-        parts.append(f"{identity['threads']} threads")
+    for key in ("threads", "samples", "rounds", "prompts"):
+        if key in identity:
+            parts.append(f"{identity[key]} {key}")
+    machine = identity.get("cpu")
+    if identity.get("saved") or machine not in (None, cpu_name()):
+        where = identity["device"] if machine is None else f"{machine}, {identity['device']}"
+        date = f", {identity['date'][:10]}" if "date" in identity else ""
+        parts.append(f"<b>saved results of {escape(where)}</b>{escape(date)}")
+    elif machine is not None:
+        parts.append(escape(machine))
     if timed and identity["backend"] == "reference":
         parts.append("<b>not a speed measurement</b>")
     return " · ".join(parts)
