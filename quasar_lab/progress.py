@@ -1,20 +1,43 @@
 """Long work says what it does, on stderr: a bar on a terminal, plain lines elsewhere, nothing in between.
 
 stdout stays free for results, so that ``--json`` prints one document and nothing else. Only in a notebook cell, where
-stderr is shown as if it were an error, the lines go to stdout.
+stderr is shown as if it were an error, the lines go to stdout. And in a notebook that runs without a person
+(QUASAR_HEADLESS=1) there are none: nobody waits, and a report is to show results. A panel that works in a thread of its own listens
+instead, and shows the lines beside its button.
 """
 
+import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TextIO, TypeVar
 
 T = TypeVar("T")
 
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Callable[[str], None]) -> Iterator[None]:
+    """Gives every line that this thread announces in the block to `listener`; nothing is printed."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
 
 def announce(text: str) -> None:
     """One line of progress."""
-    print(text, file=_stream(), flush=True)
+    listener = _listener.get()
+    if listener is not None:
+        listener(text)
+        return
+    stream = _stream()
+    if stream is sys.stderr or os.environ.get("QUASAR_HEADLESS") != "1":
+        print(text, file=stream, flush=True)
 
 
 def _stream() -> TextIO:
@@ -25,7 +48,7 @@ def _stream() -> TextIO:
 def track(items: Iterable[T], total: int, label: str, every: float = 5.0) -> Iterator[T]:
     """Yields `items`, showing how many of `total` are done; on a terminal a bar with the time left, elsewhere a line
     every `every` seconds."""
-    if sys.stderr.isatty():
+    if _listener.get() is None and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track as bar
 

@@ -4,11 +4,13 @@ Every panel takes `interactive`: true gives the live panel, false the same figur
 ends. The variable QUASAR_HEADLESS=1 turns every panel off, whatever a notebook says: reports and tests set it, because
 a panel in a run without a person shows nothing, or waits for ever.
 
-    ql.widgets.pick_model(...)          which model, which recipe, how many bytes
+    ql.widgets.pick_model(...)          which model, which recipe, where it runs, how many bytes
     ql.widgets.outlier_explorer(...)    any layer, any projection, your own text
+    ql.widgets.drafter_explorer(...)    n-gram drafts by kind of text, under two sliders
     ql.widgets.generate_live(...)       the token strip while the model runs, with Stop
 """
 
+from quasar_lab.widgets.drafters import DrafterExplorer, drafter_explorer
 from quasar_lab.widgets.explorer import OutlierExplorer, outlier_explorer
 from quasar_lab.widgets.live import LivePanel, generate_live
 from quasar_lab.widgets.mode import enabled
@@ -16,10 +18,12 @@ from quasar_lab.widgets.models import ModelPanel, pick_model
 from quasar_lab.widgets.token_strip import TokenStrip
 
 __all__ = [
+    "DrafterExplorer",
     "LivePanel",
     "ModelPanel",
     "OutlierExplorer",
     "TokenStrip",
+    "drafter_explorer",
     "enabled",
     "generate_live",
     "outlier_explorer",

@@ -1,18 +1,25 @@
 """Pick a model: load it in BF16 and W8A8, and see what that costs in bytes.
 
-The choice is loaded when the panel is made, so that "Run all" works at first try; another one is loaded on request, and
-the cells below then run again with `panel.model` and `panel.quantized`. A choice that cannot be loaded is explained,
-and the models loaded before stay.
+The one panel that every notebook opens with. The choice is loaded when the panel is made, so that "Run all" works at
+first try; another one is loaded on request, in a thread of its own that says what it does, and the cells below then run
+again with `panel.model` and `panel.quantized`. A choice that cannot be loaded is explained, and the models loaded
+before stay.
+
+What was chosen by hand is kept for the next notebook in the same kernel: it stands in for each parameter that the
+notebook leaves at its default. What a notebook asks for by name always wins, and a run without a person never sees an
+earlier choice.
 """
 
+import atexit
+import threading
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import ipywidgets as w
 from IPython.display import display
 
-from quasar_lab import load
-from quasar_lab.catalogue import ENTRIES
+from quasar_lab import catalogue, load, progress
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import QuasarError
 from quasar_lab.quantization import quantize
@@ -24,60 +31,157 @@ NUMBER_CELL = 'style="padding: 5px 0 5px 28px; text-align: right; white-space: n
 """Cells bring their look with them: a widget's HTML gets no table style from the page."""
 
 RECIPES = ("w8a8", "w8a8-plain", "w8a8-smoothquant:0.5", "w8a8-smoothquant:0.85")
+DEVICES, BACKENDS = ("cpu", "cuda"), ("auto", "cpu", "reference", "triton")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a person can choose: a model by catalogue name, hub id or folder, how it is quantized and where it runs."""
+
+    model: str = "embedded"
+    recipe: str = "w8a8"
+    device: str = "cpu"
+    backend: str = "auto"
+
+    def over(self, other: "Choice") -> "Choice":
+        """This choice, with `other`'s where this one is the default."""
+        default = Choice()
+        return Choice(
+            *(
+                theirs if mine == usual else mine
+                for mine, theirs, usual in zip(self.fields(), other.fields(), default.fields(), strict=True)
+            )
+        )
+
+    def fields(self) -> tuple[str, str, str, str]:
+        return self.model, self.recipe, self.device, self.backend
+
+
+@dataclass
+class Session:
+    """What this kernel remembers between panels. by_hand: the latest choice that a person loaded. loaded: the latest
+    one that went well, with its decoders."""
+
+    by_hand: Choice | None = None
+    loaded: tuple[Choice, Decoder, Decoder] | None = None
+
+    def open(self, choice: Choice) -> tuple[Choice, Decoder, Decoder]:
+        """The choice with its BF16 and INT8 decoders, loaded unless they are at hand. Raises QuasarError, and
+        remembers what it did before, when that cannot be."""
+        if self.loaded is None or self.loaded[0] != choice:
+            exact = load(choice.model, choice.device, choice.backend)
+            self.loaded = choice, exact, quantize(exact, choice.recipe)
+        return self.loaded
+
+
+SESSION = Session()
 
 
 class ModelPanel:
     """model: the BF16 decoder. quantized: the same model by the recipe."""
 
-    def __init__(self, model: str, recipe: str, interactive: bool):
-        self.model: Decoder
-        self.quantized: Decoder
-        self._live = enabled(interactive)
-        self.choose(model, recipe)
-        ids = [entry.id for entry in ENTRIES]
-        self.choice = w.Combobox(
-            value=model, options=["embedded", *ids], description="model", ensure_option=False, layout=WIDE, style=STYLE
-        )
+    def __init__(self, choice: Choice, interactive: bool, session: Session = SESSION):
+        self._live, self._session = enabled(interactive), session
+        refused: QuasarError | None = None
+        if self._live and session.by_hand is not None:
+            choice = choice.over(session.by_hand)
+        try:
+            opened = session.open(choice)
+        except QuasarError as error:
+            # A cell that fails would leave the notebook without any model; but only a person can read why and choose.
+            if not self._live or session.loaded is None:
+                raise
+            refused, opened = error, session.loaded
+        self.chosen, self.model, self.quantized = opened
+        self._thread: threading.Thread | None = None
+        ids = ["embedded", *(entry.id for entry in catalogue.ENTRIES[1:])]
+        look = {"layout": WIDE, "style": STYLE}
+        self.choice = w.Combobox(value=choice.model, options=ids, description="model", ensure_option=False, **look)
+        self.choice.placeholder = "embedded, a folder, or a hub id"
         self.recipe = w.Combobox(
-            value=recipe, options=RECIPES, description="recipe", ensure_option=False, layout=WIDE, style=STYLE
+            value=choice.recipe, options=RECIPES, description="recipe", ensure_option=False, **look
         )
+        self.device = w.Dropdown(value=choice.device, options=DEVICES, description="device", **look)
+        self.backend = w.Dropdown(value=choice.backend, options=BACKENDS, description="backend", **look)
         self.start = w.Button(description="Load", button_style="primary")
         self.start.on_click(lambda _: self.reload())
-        self.message, self.table = w.HTML(), w.HTML(self._repr_html_(), layout=w.Layout(width="calc(100% - 6px)"))
-
-    def choose(self, model: str, recipe: str) -> None:
-        """Loads and quantizes. Raises QuasarError, and keeps what was loaded, when that cannot be."""
-        loaded = load(model)
-        self.quantized = quantize(loaded, recipe)
-        self.model = loaded
+        self.choice.observe(lambda _: self._foretell(), "value")
+        self.preview, self.message = w.HTML(), w.HTML("" if refused is None else self._refusal(refused))
+        self.table = w.HTML(self._repr_html_(), layout=w.Layout(width="calc(100% - 6px)"))
+        self._foretell()
+        # A daemon thread inside a torch op when the interpreter ends aborts the process: let it finish.
+        atexit.register(self.wait)
 
     def reload(self) -> None:
-        """Loads what the panel says."""
-        self.start.disabled, self.message.value = True, "loading …"
+        """Loads what the panel says, in a thread of its own."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        wanted = Choice(self.choice.value.strip(), self.recipe.value.strip(), self.device.value, self.backend.value)
+        self.start.disabled = True
+        self._say(f"loading {wanted.model} …")
+        self._thread = threading.Thread(target=self._load, args=(wanted,), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when a load that was asked for has ended, well or not."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _load(self, wanted: Choice) -> None:
+        outcome = note(QuasarError("loading failed for a reason of the lab's own: see the log"))
         try:
-            self.choose(self.choice.value, self.recipe.value)
+            with progress.listening(self._say):
+                opened = self._session.open(wanted)
+            self.chosen, self.model, self.quantized = opened
+            self._session.by_hand = wanted
             self.table.value = self._repr_html_()
-            self.message.value = "loaded: run the cells below again"
+            outcome = _status("loaded: run the cells below again")
         except QuasarError as error:
-            self.message.value = note(error)
+            outcome = self._refusal(error)
         finally:
-            self.start.disabled = False
+            self.message.value, self.start.disabled = outcome, False
+
+    def _say(self, text: str) -> None:
+        self.message.value = _status(text)
+
+    def _refusal(self, error: QuasarError) -> str:
+        return f"{note(error)} <span>({escape(self.chosen.model)} stays loaded)</span>"
+
+    def _foretell(self) -> None:
+        """What a model of the catalogue will cost, before anything is downloaded."""
+        names = {"embedded": catalogue.ENTRIES[0], **{entry.id: entry for entry in catalogue.ENTRIES}}
+        entry = names.get(self.choice.value)
+        if entry is None:
+            self.preview.value = "a folder or hub id of the families llama, mistral, qwen2, qwen3, openPangu"
+            return
+        row = catalogue.row(entry)
+        fits = "fits here" if row["fits"] else "does <b>not</b> fit in this machine's memory"
+        self.preview.value = (
+            f"{row['parameters'] / 1e6:.0f} M weights, {escape(row['license'])}, from the {escape(row['source'])}"
+            f"{' model' if row['source'] == 'embedded' else ''} · read per step {row['step_bytes_bf16'] / 1e9:.2f} → "
+            f"{row['step_bytes_w8a8'] / 1e9:.2f} GB · {fits}"
+        )
 
     def _repr_html_(self) -> str:
+        base = self.model
         rows = "".join(
             f"<tr><td {NAME_CELL}>{escape(decoder.name)}</td>"
             f"<td {NUMBER_CELL}>{decoder.weight_bytes / 1e6:.1f} MB</td>"
-            f"<td {NUMBER_CELL}>{decoder.resident_bytes / 1e6:.1f} MB</td></tr>"
+            f"<td {NUMBER_CELL}>{decoder.weight_bytes / base.weight_bytes:.0%}</td>"
+            f"<td {NUMBER_CELL}>{decoder.resident_bytes / 1e6:.1f} MB</td>"
+            f"<td {NUMBER_CELL}>{decoder.resident_bytes / base.resident_bytes:.0%}</td></tr>"
             for decoder in (self.model, self.quantized)
         )
-        identity = self.model.identity
+        identity = base.identity
         caption = f"{identity['model']} · device {identity['device']}, backend {identity['backend']}"
         heads = "".join(
             f'<th scope="col" {look}>{words}</th>'
             for words, look in (
                 ("verifier", NAME_CELL),
                 ("read per step", NUMBER_CELL),
+                ("of bf16", NUMBER_CELL),
                 ("held in memory", NUMBER_CELL),
+                ("of bf16", NUMBER_CELL),
             )
         )
         return (
@@ -88,12 +192,26 @@ class ModelPanel:
 
     def _ipython_display_(self, **options: Any) -> None:
         if self._live:
-            row = w.HBox([self.start, self.message])
-            display(w.VBox([w.HBox([self.choice, self.recipe]), row, self.table]))
+            fields = [w.HBox([self.choice, self.recipe]), w.HBox([self.device, self.backend]), self.preview]
+            display(w.VBox([*fields, w.HBox([self.start, self.message]), self.table]))
         else:
             display({"text/html": self._repr_html_(), "text/plain": repr(self)}, raw=True)
 
 
-def pick_model(model: str = "embedded", recipe: str = "w8a8", *, interactive: bool = True) -> ModelPanel:
-    """Loads `model` and its W8A8 copy and shows both sizes; live: with fields to choose others."""
-    return ModelPanel(model, recipe, interactive)
+def _status(text: str) -> str:
+    return f'<span role="status">{escape(text)}</span>'
+
+
+def pick_model(
+    model: str = "embedded",
+    recipe: str = "w8a8",
+    *,
+    device: str = "cpu",
+    backend: str = "auto",
+    interactive: bool = True,
+) -> ModelPanel:
+    """Loads `model` and its W8A8 copy and shows both sizes; live: with fields to choose others.
+
+    Raises QuasarError when that cannot be and no model was loaded before.
+    """
+    return ModelPanel(Choice(model, recipe, device, backend), interactive)

@@ -1,0 +1,117 @@
+"""Which text can be drafted, and how far: acceptance by kind of text, by γ and by lookup length.
+
+Drawn from rehearsals (`quasar_lab.rehearsal`), so a slider can move through every setting at once. τ caps at γ + 1, and
+what a draft holds beyond its first wrong token is thrown away: the share of drafts kept shows that price.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, PURPLE, SKY, VERMILION, escape, finish
+from quasar_lab.rehearsal import Answer, table
+
+CATEGORY_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+ALL = "all"
+
+
+def tau_by_text(
+    answered: Sequence[Answer], identity: Mapping[str, Any], *, longest: int = 3, gamma: int = 4
+) -> go.Figure:
+    """Left: τ of each kind of text with n-gram drafts, beside 1 without. Right: which share of the drafts was kept.
+
+    identity: of the verifier that wrote the answers.
+    """
+    rows = table(answered, f"ngram:{longest}", gamma)
+    rows.sort(key=lambda row: (row["category"] != ALL, row["mean_acceptance_length"] or 0))
+    names = [row["category"] for row in rows]
+    figure = make_subplots(
+        rows=1,
+        cols=2,
+        shared_yaxes=True,
+        horizontal_spacing=0.06,
+        subplot_titles=("τ, tokens per round", "share of drafts kept"),
+    )
+    panels = (
+        ("mean_acceptance_length", BLUE, ".2f", "τ = %{x:.2f}: %{customdata[0]} tokens in %{customdata[1]} rounds"),
+        ("draft_acceptance_rate", GREEN, ".0%", "%{customdata[2]} of %{customdata[3]} drafted tokens kept"),
+    )
+    for column, (key, colour, form, words) in enumerate(panels, 1):
+        values = [row[key] for row in rows]
+        figure.add_bar(
+            y=names,
+            x=values,
+            orientation="h",
+            marker={"color": [INK if name == ALL else colour for name in names]},
+            text=["–" if value is None else format(value, form) for value in values],
+            textposition="outside",
+            cliponaxis=False,
+            customdata=[[row["new_tokens"], row["rounds"], row["accepted"], row["drafted"]] for row in rows],
+            hovertemplate=f"%{{y}}: {words}<extra></extra>",
+            name=panels[column - 1][0].replace("_", " "),
+            showlegend=False,
+            row=1,
+            col=column,
+        )
+    figure.add_vline(x=1, line={"color": GREY, "width": 1.5, "dash": "dash"}, row=1, col=1)
+    most = max(2.0, *(row["mean_acceptance_length"] or 0 for row in rows))
+    figure.update_xaxes(range=[0, 1.12 * most], row=1, col=1)
+    figure.update_xaxes(range=[0, 1.12], tickformat=".0%", dtick=0.25, row=1, col=2)
+    figure.update_layout(bargap=0.35)
+    facts = f"n-gram lookup of at most {longest}, γ = {gamma} · {len(answered)} answers, temperature 0"
+    finish(figure, "The text decides", f"{facts} · dashed: without a drafter", identity, height=430)
+    figure.update_layout(margin={"t": 110})
+    return figure
+
+
+def tau_by_settings(
+    answered: Sequence[Answer],
+    identity: Mapping[str, Any],
+    *,
+    gammas: Sequence[int],
+    lookups: Sequence[int],
+    longest: int = 3,
+    gamma: int = 4,
+) -> go.Figure:
+    """τ per kind of text: left by γ (lookups of at most `longest`), right by the longest lookup (with γ = `gamma`)."""
+    figure = make_subplots(
+        rows=1,
+        cols=2,
+        horizontal_spacing=0.1,
+        shared_yaxes=True,
+        subplot_titles=(f"by γ, lookup of at most {longest}", f"by longest lookup, γ = {gamma}"),
+    )
+    sweeps = (
+        ([table(answered, f"ngram:{longest}", value) for value in gammas], gammas, 1),
+        ([table(answered, f"ngram:{value}", gamma) for value in lookups], lookups, 2),
+    )
+    names = [row["category"] for row in sweeps[0][0][0]]
+    colours = {**dict(zip(names, CATEGORY_COLOURS, strict=False)), ALL: INK}
+    for tables, values, column in sweeps:
+        for place, name in enumerate(names):
+            rows = [rows[place] for rows in tables]
+            figure.add_scatter(
+                x=list(values),
+                y=[row["mean_acceptance_length"] for row in rows],
+                mode="lines+markers",
+                line={"color": colours.get(name, GREY), "width": 3 if name == ALL else 2},
+                marker={"size": 7},
+                name=escape(name),
+                legendgroup=name,
+                showlegend=column == 1,
+                customdata=[[row["accepted"], row["drafted"]] for row in rows],
+                hovertemplate=f"{escape(name)}, %{{x}}: τ = %{{y:.2f}}<br>"
+                "%{customdata[0]} of %{customdata[1]} drafted tokens kept<extra></extra>",
+                row=1,
+                col=column,
+            )
+        figure.update_xaxes(tickvals=list(values), row=1, col=column)
+    figure.update_xaxes(title_text="γ, drafted tokens in a round", row=1, col=1)
+    figure.update_xaxes(title_text="longest lookup, tokens", row=1, col=2)
+    figure.update_yaxes(title_text="τ, tokens per round", gridcolor=LINE, row=1, col=1)
+    title = "How far to look back, how far to draft"
+    finish(figure, title, f"{len(answered)} answers, temperature 0", identity, height=480)
+    figure.update_layout(margin={"t": 128}, legend={"y": 1.09})
+    return figure

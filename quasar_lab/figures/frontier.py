@@ -1,0 +1,98 @@
+"""Distance from BF16 against bytes per step: which recipe is worth its bytes.
+
+KL is drawn on a logarithmic axis, since recipes differ by factors. BF16 itself, at KL 0, has no place there: it is the
+vertical line at its bytes. Dotted lines show where weights of 4 and 2 bits would stand: a price, no measurement.
+"""
+
+from collections.abc import Sequence
+from math import log10
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from quasar_lab.embedded import ID
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, SOFT, escape, finish
+
+FOUR_BIT = "the checkpoint was already 4-bit"
+"""Said by every figure of low bits on the embedded model: its weights were rounded before we saw them."""
+
+
+def frontier(rows: Sequence[dict[str, Any]]) -> go.Figure:
+    """Left: KL(BF16‖V), mean and 99th percentile, by megabytes read per step. Right: top-1 agreement of each recipe.
+
+    rows: what `frontier.measure` returns.
+    """
+    figure = make_subplots(
+        rows=1,
+        cols=2,
+        column_widths=[0.56, 0.44],
+        horizontal_spacing=0.2,
+        subplot_titles=("KL from BF16, nats a token", "same likeliest token as BF16"),
+    )
+    ordered = sorted(rows, key=lambda row: row["kl_mean"], reverse=True)
+    names = [escape(row["recipe"]) for row in ordered]
+    for key, label, colour, symbol in (
+        ("kl_p99", "99th percentile", GREY, "line-ew-open"),
+        ("kl_mean", "mean", BLUE, "circle"),
+    ):
+        figure.add_scatter(
+            x=[row["step_bytes"] / 1e6 for row in ordered],
+            y=[row[key] for row in ordered],
+            mode="markers+text" if key == "kl_mean" else "markers",
+            text=[f"  {name}" for name in names] if key == "kl_mean" else None,
+            textposition="middle right",
+            textfont={"size": 12, "color": INK},
+            marker={"size": 11, "color": colour, "symbol": symbol, "line": {"width": 2, "color": colour}},
+            name=label,
+            customdata=[[row["recipe"], row["tokens"]] for row in ordered],
+            hovertemplate=f"%{{customdata[0]}}: {label} %{{y:.4f}} nats<br>"
+            "%{x:.0f} MB a step, %{customdata[1]} tokens<extra></extra>",
+            row=1,
+            col=1,
+        )
+    whole = rows[0]["step_bytes_bf16"] / 1e6
+    lines = (("bf16: KL 0", 1.0, "solid"), ("4-bit weights", 0.25, "dot"), ("2-bit", 0.125, "dot"))
+    for words, share, dash in lines:
+        figure.add_vline(x=share * whole, line={"color": GREY, "width": 1.5, "dash": dash}, row=1, col=1)
+        figure.add_annotation(
+            x=share * whole,
+            y=1,
+            yref="y domain",
+            text=words,
+            textangle=-90,
+            xshift=-9,
+            yanchor="top",
+            showarrow=False,
+            font={"size": 11, "color": SOFT},
+            row=1,
+            col=1,
+        )
+    figure.add_bar(
+        y=names,
+        x=[row["top1_agreement"] for row in ordered],
+        orientation="h",
+        marker={"color": GREEN},
+        text=[f"{row['top1_agreement']:.1%}" for row in ordered],
+        textposition="inside",
+        insidetextanchor="end",
+        textfont={"color": "white"},
+        customdata=[row["flips"] for row in ordered],
+        hovertemplate="%{y}: %{customdata} flips<extra></extra>",
+        showlegend=False,
+        row=1,
+        col=2,
+    )
+    values = [row[key] for row in rows for key in ("kl_mean", "kl_p99") if row[key] > 0] or [1.0]
+    figure.update_xaxes(title_text="MB read per step", range=[0, 1.06 * whole], row=1, col=1)
+    span = [log10(min(values)) - 0.3, log10(max(values)) + 0.5]
+    figure.update_yaxes(type="log", range=span, dtick=1, exponentformat="power", row=1, col=1)
+    least = min(row["top1_agreement"] for row in rows)
+    figure.update_xaxes(range=[max(0.0, least - 0.1), 1.0], tickformat=".0%", row=1, col=2)
+    figure.update_yaxes(autorange="reversed", row=1, col=2)
+    identity = {key: rows[0][key] for key in ("model", "device", "backend")}
+    facts = [f"{rows[0]['tokens']} tokens in windows of {rows[0]['window']}"]
+    facts += [FOUR_BIT] if rows[0]["model"] == ID else []
+    finish(figure, "Nearness to BF16, and its price in bytes", " · ".join(facts), identity, height=460)
+    figure.update_layout(margin={"t": 128}, legend={"y": 1.09})
+    return figure
