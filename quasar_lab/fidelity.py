@@ -119,15 +119,15 @@ def difference(expected: Trace, got: Trace) -> Difference | None:
         raise InputError("a run was sampled; accepted: two greedy runs (temperature 0)")
     if expected.header["prompt_ids"] != got.header["prompt_ids"]:
         raise InputError("the runs are of different prompts; accepted: two of the same")
-    rows, theirs = _emitted(expected), _emitted(got)
+    rows, theirs = emitted(expected), emitted(got)
     for position, ((token, piece, margin), (other, other_piece, _)) in enumerate(zip(rows, theirs, strict=False)):
         if token != other:
             return Difference(position, token, piece, other, other_piece, margin)
     return None
 
 
-def _emitted(trace: Trace) -> list[tuple[int, str, float]]:
-    """(id, piece, margin) of every token of the text: the i-th token that a pass leaves comes from its row i."""
+def emitted(trace: Trace) -> list[tuple[int, str, float]]:
+    """(id, piece, margin) of every token of a run's text: the i-th token that a pass leaves comes from its row i."""
     records = [*([trace.prefill] if trace.prefill else []), *(trace.audits if trace.audited else trace.rounds)]
     return [
         row for record in records for row in zip(record.emitted_ids, record.emitted_pieces, record.margin, strict=False)

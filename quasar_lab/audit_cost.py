@@ -1,0 +1,190 @@
+"""What BF16's own text costs: the speed of an audited run by how long tokens wait for an audit.
+
+An audit of L tokens is one wide BF16 pass. Short ones pay for that pass often; long ones throw more away when a token
+is refused, and are wider. Where the best L lies depends on the share f of tokens that BF16 refuses and on what passes
+cost here, so both are measured, in one run, and the speed they *predict* stands beside the speed that runs *have*:
+
+    time of a token = (L′ · time of a pending token + T_BF16(L′ + 1)) / (1 + Σ_{i ≤ L′} (1 − f)^i)
+
+with L′ = L and what rounds add beyond it on average; it is the rule by which an audited run adapts (`audit.Auditor`).
+Speeds are against BF16 with the same drafter on the same questions: what the audited run replaces, as its text is the
+same. What the prediction leaves out: drafting, sampling, and the last audit of a text, which is shorter than L.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quasar_lab import benchmark
+from quasar_lab.audit import LONGEST, PRIOR_JUDGED, PRIOR_REFUSED, Audited, Auditor, audited, between
+from quasar_lab.decoder import Decoder
+from quasar_lab.errors import InputError
+from quasar_lab.progress import track
+from quasar_lab.speculative import Prompt, generate
+from quasar_lab.trace import Trace
+
+AUDIT_WIDTHS = (8, 12, 16, 24, 32, 48)
+CONTEXT = 256
+RESAMPLES = 1000
+
+
+@dataclass
+class Seen:
+    """What audited runs show of their rounds and audits, counted as `Auditor` counts: from one plain round, and from a
+    few refusals seen before."""
+
+    rounds: int = 1
+    widths: int = 1
+    tokens: int = 1
+    squares: int = 1
+    judged: int = 0
+    refused: int = 0
+
+    def add(self, trace: Trace) -> None:
+        for record in trace.rounds:
+            self.rounds, self.widths = self.rounds + 1, self.widths + len(record.draft_ids) + 1
+            self.tokens, self.squares = (
+                self.tokens + len(record.emitted_ids),
+                self.squares + len(record.emitted_ids) ** 2,
+            )
+        for audit in trace.audits:
+            refused = audit.accepted < audit.length
+            self.judged, self.refused = self.judged + audit.accepted + refused, self.refused + refused
+
+    @property
+    def refusal(self) -> float:
+        """The probability that a token is refused."""
+        return (self.refused + PRIOR_REFUSED) / (self.judged + PRIOR_JUDGED)
+
+
+def time_per_token(pair: Audited, seen: Seen, length: int, refusal: float) -> float:
+    """Time of passes per token that stays, at this audit length, in the unit of `pair.costs`."""
+    pending = between(pair.costs(pair.fast), seen.widths / seen.rounds) * seen.rounds / seen.tokens
+    waiting = length + (seen.squares / seen.tokens - 1) / 2
+    kept = (1 - (1 - refusal) ** (waiting + 1)) / refusal if refusal else waiting + 1
+    return (waiting * pending + between(pair.costs(pair.exact), waiting + 1)) / kept
+
+
+def predict(pair: Audited, base: Sequence[Trace], runs: Sequence[Trace]) -> dict[str, Any]:
+    """Speedup of `pair` over its exact verifier by audit length, from the shape of rounds in runs of both.
+
+    base: runs of the exact verifier, with the drafter of `runs`, which are audited. Gives flip_rate, judged, refused;
+    predicted: [{length, speedup, speedup_without_flips}]; chosen: the length that an audited run would choose after all
+    of this. Raises InputError on no runs.
+    """
+    tokens = sum(len(record.emitted_ids) for trace in base for record in trace.rounds)
+    if not tokens or not any(trace.audits for trace in runs):
+        raise InputError("there is no audited run, or none of the auditor alone; accepted: runs of both with rounds")
+    costs = pair.costs(pair.exact)
+    alone = sum(costs[len(record.draft_ids) + 1] for trace in base for record in trace.rounds) / tokens
+    seen, auditor = Seen(), Auditor(pair)
+    for trace in runs:
+        seen.add(trace)
+        _replay(auditor, trace)
+    return {
+        "judged": seen.judged,
+        "refused": seen.refused,
+        "flip_rate": seen.refused / seen.judged,
+        "predicted": [
+            {
+                "length": length,
+                "speedup": alone / time_per_token(pair, seen, length, seen.refusal),
+                "speedup_without_flips": alone / time_per_token(pair, seen, length, 0.0),
+            }
+            for length in range(1, LONGEST + 1)
+        ],
+        "chosen": auditor.length,
+    }
+
+
+def _replay(auditor: Auditor, trace: Trace) -> None:
+    """Shows a run to an auditor, step by step."""
+    for record in trace.steps():
+        if record.kind == "round":
+            auditor.wait(record.emitted_ids, None, len(record.draft_ids) + 1)  # type: ignore[union-attr]
+        else:
+            auditor.settle(record.accepted)
+
+
+def measure(
+    base: Decoder,
+    fast: Decoder,
+    prompts: Sequence[Prompt],
+    lengths: Sequence[int] = (2, 8, 24),
+    *,
+    drafter: str = "ngram",
+    gamma: int = 4,
+    max_new_tokens: int = 64,
+    samples: int = 8,
+) -> dict[str, Any]:
+    """Answers `prompts` greedily by `base`, and by `fast` audited by it at each of `lengths` and adapting, in turn.
+
+    What `predict` gives, from pass times taken here (`samples` of each width), and measured: per length (None: adapts)
+    {length, speedup, low, high (95 % bootstrap over prompts), audit_length, identical: answers equal to those of
+    `base`}. Raises InputError on no prompts or lengths outside what `audited` accepts.
+    """
+    if not prompts:
+        raise InputError("there are no prompts; accepted: one or more")
+    rounds = range(1, gamma + 2)
+    widths = sorted({*rounds, *(width for width in AUDIT_WIDTHS if width > gamma + 1)})
+    room = min(base.context, fast.context) - max(widths)
+    steps = benchmark.step([base, fast], widths, context=max(1, min(CONTEXT, room)), samples=samples)
+    curves = _curves(steps["steps"])
+    arms: dict[int | None, Decoder | Audited] = {0: base}
+    arms.update((length, audited(fast, base, length, curves)) for length in (*lengths, None))
+    runs: dict[int | None, list[Trace]] = {length: [] for length in arms}
+    options = {"drafter": drafter, "gamma": gamma, "max_new_tokens": max_new_tokens}
+    for place, prompt in enumerate(track(prompts, len(prompts), "Answering with audits")):
+        turn = [*arms][place % len(arms) :] + [*arms][: place % len(arms)]
+        for length in turn:
+            runs[length].append(generate(arms[length], prompt, **options))
+    alone = runs.pop(0)
+    pair = audited(fast, base, None, curves)
+    return {
+        **predict(pair, alone, [trace for traces in runs.values() for trace in traces]),
+        "measured": [_measured(length, alone, traces) for length, traces in runs.items()],
+        "prompts": len(prompts),
+        **options,
+        "step_ms": curves,
+        "verifier": pair.name,
+        "base": base.name,
+        **{key: steps[key] for key in ("model", "device", "backend", "threads", "date", "cpu", "versions")},
+    }
+
+
+def _curves(steps: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    curves: dict[str, dict[int, float]] = {}
+    for step in steps:
+        curves.setdefault(step["verifier"], {})[step["width"]] = step["ms_p50"]
+    return curves
+
+
+def _measured(length: int | None, alone: Sequence[Trace], runs: Sequence[Trace]) -> dict[str, Any]:
+    times = np.array([[_decoding(trace) for trace in group] for group in (alone, runs)])  # [2, prompts, (s, tokens)]
+    chosen = np.random.default_rng(0).integers(len(runs), size=(RESAMPLES, len(runs)))
+    seconds, tokens = np.moveaxis(times[:, chosen].sum(axis=2), -1, 0)
+    low, high = np.quantile(_ratio(seconds, tokens), [0.025, 0.975])
+    audits = [audit.length for trace in runs for audit in trace.audits]
+    return {
+        "length": length,
+        "speedup": float(_ratio(*np.moveaxis(times.sum(axis=1), -1, 0))),
+        "low": float(low),
+        "high": float(high),
+        "audit_length": sum(audits) / len(audits) if audits else None,
+        "identical": sum(mine.token_ids == theirs.token_ids for mine, theirs in zip(runs, alone, strict=True)),
+    }
+
+
+def _decoding(trace: Trace) -> tuple[float, int]:
+    """Seconds behind the prefill, and the tokens they gave; an answer of one token counts as none in no time."""
+    summary = trace.summary()
+    return summary["seconds"]["total"] - summary["seconds"]["prefill"], summary["new_tokens"] - 1
+
+
+def _ratio(seconds: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Time per token of the first over that of the second; where a side has no tokens, 1."""
+    usable = (tokens > 0).all(axis=0)
+    (alone, mine), (alone_tokens, my_tokens) = seconds, np.where(tokens > 0, tokens, 1)
+    return np.where(usable, (alone / alone_tokens) / np.maximum(mine / my_tokens, 1e-12), 1.0)
