@@ -44,6 +44,7 @@ _HOMES = {
     "stream": "speculative",
 }
 _MODULES = (
+    "audit_cost",
     "benchmark",
     "decode_benchmark",
     "fidelity",

@@ -21,6 +21,10 @@ prints them. So what a slider shows, what a report shows and what a test checks 
     figures.predicted_speedup(result)                              does the speedup come out as step times predict?
     figures.paper_table([result, …])                               the same as the table that papers print
     figures.tau_by_text(answers, identity)                         which kind of text can be drafted by lookup
+    figures.divergence(result)                                     KL to BF16 at every position, flips marked
+    figures.flip_margins(result)                                   flips are close calls
+    figures.lossless([bf16, w8a8, audited])                        greedy runs side by side, first difference marked
+    figures.audit_cost(result)                                     speed of BF16's own text, by audit length
     figures.frontier(rows)                                         distance from BF16 against bytes, by recipe
 
 Every figure is stamped with the model, recipe, device and backend it came from.
@@ -28,10 +32,13 @@ Every figure is stamped with the model, recipe, device and backend it came from.
 
 from quasar_lab.figures.acceptance import acceptance
 from quasar_lab.figures.activations import Activations, capture
+from quasar_lab.figures.audit_cost import audit_cost
 from quasar_lab.figures.decode import predicted_speedup, speedup, speedup_factors
 from quasar_lab.figures.drafters import tau_by_settings, tau_by_text
+from quasar_lab.figures.fidelity import divergence, flip_margins
 from quasar_lab.figures.frontier import frontier
 from quasar_lab.figures.linear import exactness
+from quasar_lab.figures.lossless import lossless
 from quasar_lab.figures.outliers import channel, error_by_alpha, model_map, outliers
 from quasar_lab.figures.roofline import roofline
 from quasar_lab.figures.speed import mean_round, round_breakdown, step_time
@@ -45,11 +52,15 @@ __all__ = [
     "StripHTML",
     "Table",
     "acceptance",
+    "audit_cost",
     "capture",
     "channel",
+    "divergence",
     "error_by_alpha",
     "exactness",
+    "flip_margins",
     "frontier",
+    "lossless",
     "mean_round",
     "model_map",
     "outliers",
