@@ -2,8 +2,8 @@
 
 stdout stays free for results, so that ``--json`` prints one document and nothing else. Only in a notebook cell, where
 stderr is shown as if it were an error, the lines go to stdout. And in a notebook that runs without a person
-(QUASAR_HEADLESS=1) there are none: nobody waits, and a report is to show results. A panel that works in a thread of its own listens
-instead, and shows the lines beside its button.
+(QUASAR_HEADLESS=1) there are none: nobody waits, and a report is to show results. A panel that works in a thread of its
+own listens instead, and shows the lines beside its button.
 """
 
 import os

@@ -109,28 +109,37 @@ def speedup_factors(result: dict[str, Any], verifier: str, drafter: str) -> go.F
     categories = [row["category"] for row in rows]
     for key, label, colour in FACTORS:
         figure.add_bar(
-            x=categories,
-            y=[log2(row[key]) for row in rows],
+            y=categories,
+            x=[log2(row[key]) for row in rows],
+            orientation="h",
             name=label,
             marker={"color": colour},
             text=[f"{row[key]:.2f}" for row in rows],
             textposition="outside",
+            textfont={"size": 11},
+            constraintext="none",
             cliponaxis=False,
             customdata=[row["speedup"] for row in rows],
             hovertemplate=f"{label}: %{{text}} × of %{{customdata:.2f}} ×<extra></extra>",
         )
-    ticks = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)
-    figure.add_hline(y=0, line={"color": GREY, "width": 1})
-    figure.update_layout(barmode="group", bargap=0.3)
-    figure.update_yaxes(
+    ticks = (0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8)
+    drawn = [value for bar in figure.data for value in bar.x]
+    figure.add_vline(x=0, line={"color": GREY, "width": 1})
+    figure.update_layout(barmode="group", bargap=0.3, legend_traceorder="normal")
+    figure.update_xaxes(
         title_text="factor (logarithmic: bars add up)",
+        range=[min(drawn, default=0.0) - 0.25, max(drawn, default=0.0) + 0.25],
         tickvals=[log2(tick) for tick in ticks],
         ticktext=[f"{t:g} ×" for t in ticks],
     )
+    figure.update_yaxes(autorange="reversed", showgrid=False)
     mean = next((f" · mean {row['speedup']:.2f} ×" for row in rows if row["category"] == "mean"), "")
     base = escape(result["baseline"]["verifier"])
+    left, height = min(24 + 7 * max(map(len, categories), default=0), 150), 220 + 48 * len(rows)
     subtitle = f"{_label(verifier, drafter)} over {base}, plain{mean} · {_conditions(result)}"
-    return framed(figure, "Where the speedup comes from", subtitle, _identity(result), timed=True, height=480)
+    return framed(
+        figure, "Where the speedup comes from", subtitle, _identity(result), timed=True, height=height, left=left
+    )
 
 
 def predicted_speedup(result: dict[str, Any]) -> go.Figure:
@@ -178,7 +187,7 @@ def predicted_speedup(result: dict[str, Any]) -> go.Figure:
     )
     figure.data = (figure.data[-1], *figure.data[:-1])  # below the points
     largest = max(rows, key=lambda row: abs(log2(row["speedup"] / row["predicted_speedup"])))
-    figure.update_xaxes(title_text="predicted speedup, from step times and widths", range=[low, high], ticksuffix=" ×")
+    figure.update_xaxes(title_text="predicted speedup", range=[low, high], ticksuffix=" ×")
     figure.update_yaxes(title_text="measured speedup", range=[low, high], ticksuffix=" ×")
     away = largest["speedup"] / largest["predicted_speedup"] - 1
     subtitle = (

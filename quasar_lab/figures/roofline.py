@@ -41,11 +41,11 @@ def roofline(result: dict[str, Any]) -> go.Figure:
     drawn = [value for data in figure.data for value in data.y]
     low, high = min(drawn) / 1.8, max(drawn) * 2
     for axis, limits, title in (
-        (figure.update_xaxes, (left, right), "arithmetic intensity: operations per byte read"),
+        (figure.update_xaxes, (left, right), "intensity: operations per byte read"),
         (figure.update_yaxes, (low, high), "billion operations a second"),
     ):
         axis(type="log", range=[log10(edge) for edge in limits], title_text=title, **full_ticks(*limits))
-    _slope_label(figure, bandwidth, left, low)
+    _slope_label(figure, bandwidth)
     wide = result["ceilings"][0]["width"]
     subtitle = (
         "hollow: what the roof allows a pass of that width · solid: measured, 20–80 % · "
@@ -131,15 +131,16 @@ def _points(
     )
 
 
-def _slope_label(figure: go.Figure, bandwidth: float, left: float, low: float) -> None:
-    """Names the slope near its lower end, above the line."""
-    start = max(left, low / bandwidth) * 1.1
+def _slope_label(figure: go.Figure, bandwidth: float) -> None:
+    """Names the slope in the corner above it, where no point can be."""
     figure.add_annotation(
-        x=log10(start),
-        y=log10(bandwidth * start * 1.9),
-        text=f"memory: {bandwidth:.1f} GB/s",
+        x=0,
+        y=1,
+        xref="paper",
+        yref="paper",
+        text=f" ⟋ memory: {bandwidth:.1f} GB/s",
         showarrow=False,
         xanchor="left",
-        yanchor="bottom",
+        yanchor="top",
         font={"size": 12},
     )

@@ -80,7 +80,7 @@ def step_time(result: dict[str, Any]) -> go.Figure:
     )
     identity = {**result, "recipe": ", ".join(verifiers), "samples": samples_of(result["steps"])}
     head = READOUT_LINE * (len(verifiers) + 1) + 8
-    framed(figure, "Time of one verify pass", subtitle, identity, timed=True, height=580, head=head, foot=70)
+    framed(figure, "Time of one verify pass", subtitle, identity, timed=True, height=590, head=head, foot=78)
     _slider(figure, {name: {row["width"]: row for row in rows} for name, rows in verifiers.items()})
     return figure
 
@@ -137,7 +137,7 @@ def _slider(figure: go.Figure, verifiers: dict[str, dict[int, dict[str, Any]]]) 
                 "active": start,
                 "steps": steps,
                 "currentvalue": {"prefix": "drafted tokens γ = ", "font": {"size": 13}},
-                "pad": {"t": 58, "b": 0},
+                "pad": {"t": 66, "b": 0},
                 "x": 0,
                 "len": 1,
                 "y": 0,
@@ -242,7 +242,7 @@ def mean_round(traces: Sequence[Trace], parts: Mapping[str, Any] | None = None) 
     figure.update_layout(barmode="stack", bargap=0.45, legend_traceorder="normal")
     figure.update_xaxes(title_text="ms a round, mean", range=[0, 1.55 * max(heights)])
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    subtitle = "τ tokens come out of a round, so its time is divided by τ"
+    subtitle = "a round gives τ tokens: its time is divided by τ"
     if parts is not None:
         subtitle += f" · {_estimated(parts)}"
     identity = {
@@ -251,7 +251,7 @@ def mean_round(traces: Sequence[Trace], parts: Mapping[str, Any] | None = None) 
         "rounds": sum(len(trace.rounds) for trace in traces),
     }
     height = 300 + 62 * len(traces)
-    return framed(figure, "The mean round of each run", subtitle, identity, timed=True, height=height)
+    return framed(figure, "The mean round of each run", subtitle, identity, timed=True, height=height, left=76)
 
 
 def _label(trace: Trace) -> str:

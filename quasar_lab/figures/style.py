@@ -46,20 +46,21 @@ def framed(
     *,
     timed: bool = False,
     height: int = 460,
+    left: int = 62,
     head: int = 0,
     foot: int = 0,
 ) -> go.Figure:
     """As `finish`, for figures that must stay readable at 400 px: nothing in it can run into anything else.
 
     Title, subtitle and stamp stand above the plot in lines short enough for a phone, so the space they take is known;
-    the legend stands at the bottom of the figure, where plotly makes room for as many lines as it needs. head, foot:
-    pixels kept free above and below the plot for what the caller puts there.
+    the legend stands at the bottom of the figure, where plotly makes room for as many lines as it needs. left: pixels
+    for the labels of the y axis. head, foot: pixels kept free above and below the plot for what the caller puts there.
     """
     lines, origin = wrapped(subtitle, SUBTITLE_WIDTH), wrapped(stamp(identity, timed=timed), STAMP_WIDTH)
     _quiet(figure, title, "<br>".join(lines), height)
     figure.update_layout(
         title={"xref": "container", "pad": {"t": 14, "l": 14}},
-        margin={"l": 62, "r": 22, "t": 58 + 17 * len(lines) + 15 * len(origin) + head, "b": 60 + foot},
+        margin={"l": left, "r": 22, "t": 58 + 17 * len(lines) + 15 * len(origin) + head, "b": 60 + foot},
         legend={
             "orientation": "h",
             "x": 0,
@@ -72,11 +73,12 @@ def framed(
         },
     )
     figure.update_xaxes(automargin=True)
-    _stamped(figure, "<br>".join(origin), y=1, yshift=8 + head, yanchor="bottom", xshift=-50, align="left")
+    figure.update_yaxes(automargin=False)  # the stamp is placed from the left margin, which must not move
+    _stamped(figure, "<br>".join(origin), y=1, yshift=8 + head, yanchor="bottom", xshift=14 - left, align="left")
     return figure
 
 
-SUBTITLE_WIDTH, STAMP_WIDTH = 58, 66
+SUBTITLE_WIDTH, STAMP_WIDTH = 54, 60
 """Characters of a line of subtitle and stamp that fit 400 pixels."""
 
 
