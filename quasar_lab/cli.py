@@ -353,8 +353,9 @@ def report(
         list[str] | None, typer.Option("--parameter", "-p", help="NAME=VALUE, or NAME VALUE (repeatable).")
     ] = None,
     timeout: Annotated[int, typer.Option(help="Seconds that one notebook may take.")] = 600,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run also what is up to date.")] = False,
 ) -> None:
-    """Run the notebooks headless into a folder of pages.
+    """Run the notebooks headless into a folder of pages; a notebook whose page there is up to date is skipped.
 
     Example: quasar-lab report 02_acceptance --out reports -p gamma 6
     """
@@ -365,7 +366,7 @@ def report(
     if timeout < 1:
         raise InputError(f"--timeout is {timeout}; accepted: 1 or more seconds")
     chosen = reports.find_notebooks(notebooks or [])
-    if not reports.build(chosen, out, _parameters(parameter or []), timeout):
+    if not reports.build(chosen, out, _parameters(parameter or []), timeout, fresh):
         raise typer.Exit(1)
 
 

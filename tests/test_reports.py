@@ -1,5 +1,6 @@
 """Reports: what runs, what is refused before anything runs, what a failure leaves behind, and what a page holds."""
 
+import importlib
 import io
 import json
 import re
@@ -12,10 +13,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from quasar_lab import progress, reports
 from quasar_lab.errors import InputError
-from quasar_lab.reports import parameters
-from quasar_lab.reports.page import notebook_page, results
+from quasar_lab.reports import parameters, resume
+from quasar_lab.reports.page import notebook_page, results, title_of
 from quasar_lab.reports.results import MIME
 
+build = importlib.import_module("quasar_lab.reports.build")  # the package's name for it is the function
 PARAMETERS = 'layer = 3\nalpha = 0.5\nname = "ada"\nwidths = [1, 2]\ninteractive = True'
 
 
@@ -34,7 +36,8 @@ GOOD = """from quasar_lab import reports
 import plotly.graph_objects as go
 import os
 print("headless", os.environ["QUASAR_HEADLESS"], "interactive", interactive, "<b>not bold</b>")
-display(go.Figure(go.Scatter(y=[layer, layer], name="</script>"), {"title": {"text": "Two points"}}))
+title = {"text": "Two points", "subtitle": {"text": "seen <b>from</b> here"}}
+display(go.Figure(go.Scatter(y=[layer, layer], name="</script>"), {"title": title}))
 reports.result("twice the layer", 2 * layer, "units")"""
 
 
@@ -92,12 +95,93 @@ def test_a_page_draws_figures_and_asks_nothing_from_outside(built):
     assert "headless 1 interactive False &lt;b&gt;not bold&lt;/b&gt;" in page
     assert "<math" in page
     assert 'href="bad.html#there"' in page
-    assert 'aria-label="Two points"' in page
+    assert 'aria-label="Two points — seen from here"' in page
+    assert re.search(r"<details class=\"data\">.*<td>4</td>", page)
     assert len(page) < 4_000_000
     assert sources(page) == ["plotly.min.js"]
     (figure,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
     figure = json.loads(figure)
-    assert (figure["data"][0]["name"], figure["data"][0]["y"]) == ("</script>", [4, 4])
+    assert (figure["data"][0]["name"], figure["data"][0]["y"], figure["frames"]) == ("</script>", [4, 4], [])
+
+
+def ran(monkeypatch, fails=()):
+    """Names of the notebooks that are run from now on, without a kernel; each gives one result."""
+    names = []
+
+    def execute(notebook, values, timeout):
+        names.append(title_of(notebook, "").removeprefix("About "))
+        cell = new_code_cell("pass")
+        value = {"name": "runs", "value": len(names), "unit": ""}
+        cell.outputs = [nbformat.from_dict({"output_type": "display_data", "metadata": {}, "data": {MIME: value}})]
+        return new_notebook(cells=[*notebook.cells, cell]), "no luck" if names[-1] in fails else None
+
+    monkeypatch.setattr(build, "execute", execute)
+    return names
+
+
+def test_what_is_up_to_date_is_skipped_and_still_reported(tmp_path, monkeypatch, capsys):
+    paths, out = [write(tmp_path, name) for name in ("one", "two")], tmp_path / "out"
+    names = ran(monkeypatch)
+    assert reports.build(paths, out, {}, timeout=60)
+    first = json.loads((out / "results.json").read_text())["notebooks"]
+    capsys.readouterr()
+    assert reports.build(paths, out, {}, timeout=60)
+    assert names == ["one", "two"]
+    assert re.findall(r"(\w+): up to date, skipped", capsys.readouterr().err) == ["one", "two"]
+    again = json.loads((out / "results.json").read_text())["notebooks"]
+    assert again == first
+    assert [run["results"][0]["value"] for run in again] == [1, 2]
+    assert (out / "index.html").read_text().count('class="card"') == 2
+
+
+@pytest.mark.parametrize("changed", ["text", "parameter", "source", "page", "fresh"])
+def test_a_change_runs_the_notebook_again(tmp_path, monkeypatch, changed):
+    paths, out = [write(tmp_path, name) for name in ("one", "two")], tmp_path / "out"
+    names, given = ran(monkeypatch), {}
+    reports.build(paths, out, {}, timeout=60)
+    if changed == "text":
+        write(tmp_path, "two", new_code_cell("print(layer)"))
+    elif changed == "parameter":
+        given = {"layer": 9}
+    elif changed == "source":
+        monkeypatch.setattr(resume, "source_hash", lambda: "other")
+    elif changed == "page":
+        (out / "two.html").unlink()
+    reports.build(paths, out, given, timeout=60, fresh=changed == "fresh")
+    assert names[2:] == (["two"] if changed in ("text", "page") else ["one", "two"])
+
+
+def test_a_failed_notebook_runs_again_and_the_others_do_not(tmp_path, monkeypatch):
+    paths, out = [write(tmp_path, name) for name in ("one", "two")], tmp_path / "out"
+    names = ran(monkeypatch, fails=["one"])
+    assert not reports.build(paths, out, {}, timeout=60)
+    assert not reports.build(paths, out, {}, timeout=60)
+    assert names == ["one", "two", "one"]
+
+
+def test_a_report_cut_short_goes_on(tmp_path, monkeypatch):
+    paths, out = [write(tmp_path, name) for name in ("one", "two")], tmp_path / "out"
+    names = ran(monkeypatch)
+    fake = build.execute
+
+    def cut(notebook, values, timeout):
+        if names:
+            raise KeyboardInterrupt
+        return fake(notebook, values, timeout)
+
+    monkeypatch.setattr(build, "execute", cut)
+    with pytest.raises(KeyboardInterrupt):
+        reports.build(paths, out, {}, timeout=60)
+    assert [run["name"] for run in json.loads((out / "results.json").read_text())["notebooks"]] == ["one"]
+    monkeypatch.setattr(build, "execute", fake)
+    assert reports.build(paths, out, {}, timeout=60)
+    assert names == ["one", "two"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"notebooks": [{"status": "ok"}]}', '{"notebooks": {"a": 1}}'])
+def test_a_damaged_summary_only_means_that_everything_runs(tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    assert resume.earlier(tmp_path) == {}
 
 
 def sources(page):

@@ -19,13 +19,19 @@ from quasar_lab import storage
 from quasar_lab.benchmark import cpu_name
 from quasar_lab.errors import InputError, StorageError
 from quasar_lab.progress import announce
-from quasar_lab.reports import page, parameters
+from quasar_lab.reports import page, parameters, resume
 from quasar_lab.speculative import versions
 
 KERNEL = "python3"
 SCRIPT = "plotly.min.js"
-STAGING = {"PLOTLY_RENDERER": "plotly_mimetype", "QUASAR_HEADLESS": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-"""Environment of the kernels: figures as their JSON, and static figures instead of widgets."""
+STAGING = {
+    "PLOTLY_RENDERER": "plotly_mimetype",
+    "QUASAR_HEADLESS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+}
+"""Environment of the kernels: figures as their JSON, static figures instead of widgets, no bars that would be dead
+widgets on a page."""
 
 QUIET = ["--IPKernelApp.log_level=ERROR"]
 """Arguments of the kernels: on this machine alone, their warning that its sockets are not encrypted is no news."""
@@ -33,7 +39,7 @@ QUIET = ["--IPKernelApp.log_level=ERROR"]
 
 @dataclass
 class Run:
-    """One notebook of the report. error: None when every cell ran."""
+    """One notebook of the report. error: None when every cell ran. skipped: its page of an earlier run still holds."""
 
     name: str
     title: str
@@ -43,6 +49,9 @@ class Run:
     seconds: float = 0.0
     error: str | None = None
     results: list[dict[str, Any]] = field(default_factory=list)
+    fingerprint: str = ""
+    ran: str = ""
+    skipped: bool = False
 
     @property
     def file(self) -> str:
@@ -74,12 +83,14 @@ def find_notebooks(names: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def build(notebooks: Sequence[str | Path], out: Path, parameters: Mapping[str, Any], timeout: int) -> bool:
+def build(
+    notebooks: Sequence[str | Path], out: Path, parameters: Mapping[str, Any], timeout: int, fresh: bool = False
+) -> bool:
     """Runs `notebooks` (none: all) and writes the report into `out`; False when one of them failed.
 
     parameters: for every notebook that has one of that name; `interactive` is off unless given. timeout: seconds that
-    one notebook may take. Raises InputError, before anything runs, on an unknown notebook or parameter, or a wrong
-    type.
+    one notebook may take. A notebook whose page in `out` is up to date is skipped, unless `fresh`. Raises InputError,
+    before anything runs, on an unknown notebook or parameter, or a wrong type.
     """
     runs = _plan(find_notebooks(notebooks), parameters)
     out = Path(out)
@@ -88,18 +99,37 @@ def build(notebooks: Sequence[str | Path], out: Path, parameters: Mapping[str, A
     except OSError as error:
         raise StorageError(f"{out} cannot be a report's folder: {error}") from error
     _write_script(out / SCRIPT)
+    known = {} if fresh else resume.earlier(out)
+    for run in runs:
+        _take_over(run, known.get(run.fingerprint))
     for place, run in enumerate(runs, 1):
-        announce(f"[{place}/{len(runs)}] {run.name} …")
+        where = f"[{place}/{len(runs)}] {run.name}"
+        if run.skipped:
+            announce(f"{where}: up to date, skipped (ran {run.ran})")
+            continue
+        announce(f"{where} …")
         started = time.monotonic()
         run.notebook, run.error = execute(run.notebook, run.parameters, timeout)
-        run.seconds = time.monotonic() - started
+        run.seconds, run.ran = time.monotonic() - started, _now()
         run.results = page.results(run.notebook)
         storage.write_text(out / run.file, page.notebook_page(run.notebook, run.title, SCRIPT, run.error))
-        announce(f"[{place}/{len(runs)}] {run.name}: {run.error or 'done'}, {run.seconds:.0f} s")
+        announce(f"{where}: {run.error or 'done'}, {run.seconds:.0f} s")
+        # After each, so that a report cut short can go on and shows what there is.
+        _write_summary([run for run in runs if run.ran], out)
+    _write_summary(runs, out)
+    return all(run.error is None for run in runs)
+
+
+def _take_over(run: Run, entry: Mapping[str, Any] | None) -> None:
+    """Fills a run with what an earlier one of the same fingerprint found."""
+    if entry is not None:
+        run.results, run.seconds, run.ran, run.skipped = entry["results"], entry["seconds"], entry["ran"], True
+
+
+def _write_summary(runs: Sequence[Run], out: Path) -> None:
     about = _about(runs)
     storage.write_text(out / "results.json", json.dumps(_summary(runs, about), indent=1, ensure_ascii=False) + "\n")
     storage.write_text(out / "index.html", page.index_page(runs, about))
-    return all(run.error is None for run in runs)
 
 
 def _plan(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Run]:
@@ -117,7 +147,9 @@ def _plan(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Run]:
         headless = {"interactive": False} if "interactive" in own[name] else {}
         values = {**headless, **chosen[name]}
         model = {**own[name], **values}.get("model_id")
-        runs.append(Run(name, page.title_of(notebook, name), notebook, values, model))
+        run = Run(name, page.title_of(notebook, name), notebook, values, model)
+        run.fingerprint = resume.fingerprint(notebook, values)
+        runs.append(run)
     return runs
 
 
@@ -173,10 +205,14 @@ def _write_script(path: Path) -> None:
     storage.write_text(path, get_plotlyjs())
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def _about(runs: Sequence[Run]) -> dict[str, Any]:
     """When and where: what numbers of a report need to be compared with those of another."""
     return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": _now(),
         "machine": cpu_name(),
         "backend": select("auto", "cpu").name,
         "models": list(dict.fromkeys(run.model for run in runs if run.model)),
@@ -195,6 +231,8 @@ def _summary(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
                 "status": "ok" if run.error is None else "failed",
                 "error": run.error,
                 "seconds": round(run.seconds, 2),
+                "ran": run.ran,
+                "fingerprint": run.fingerprint,
                 "parameters": run.parameters,
                 "results": run.results,
             }

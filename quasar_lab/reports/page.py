@@ -20,13 +20,14 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from quasar_lab.figures.strip import embedded_json
+from quasar_lab.reports.data_tables import data_table, describe
 from quasar_lab.reports.results import MIME, Result
 
 if TYPE_CHECKING:
     from quasar_lab.reports.build import Run
 
 PLOTLY = "application/vnd.plotly.v1+json"
-SKIPPED_TAGS = {"papermill-error-cell-tag"}
+SKIPPED_TAGS = {"papermill-error-cell-tag", "install"}
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -98,15 +99,20 @@ def index_page(runs: "Sequence[Run]", about: Mapping[str, Any]) -> str:
         state = "" if run.error is None else f'<p class="failed">stopped: {html.escape(run.error)}</p>'
         cards.append(
             f'<section class="card"><h2><a href="{html.escape(run.file)}">{html.escape(run.title)}</a></h2>{state}'
-            f'<ul class="numbers">{numbers}</ul><p class="small">ran in {run.seconds:.0f} s</p></section>'
+            f'<ul class="numbers">{numbers}</ul>'
+            f'<p class="small">ran in {run.seconds:.0f} s, {_when(run.ran)}</p></section>'
         )
     introduction = "<h1>Report</h1><p>Each page is a notebook of the lab, run from top to bottom without a person.</p>"
-    made = [about["created"].replace("T", " ").replace("+00:00", " UTC"), about["machine"]]
+    made = [_when(about["created"]), about["machine"]]
     made += [f"{about['backend']} backend", *(f"model {name}" for name in about["models"])]
     made += [f"{name} {version}" for name, version in about["versions"].items()]
     introduction += f'<p class="small">{html.escape(" · ".join(made))}</p>'
     links = '<p class="small">The same numbers for programs: <a href="results.json">results.json</a></p>'
     return _document("quasar_lab report", f"{introduction}\n{''.join(cards)}\n{links}")
+
+
+def _when(iso: str) -> str:
+    return html.escape(iso.replace("T", " ").replace("+00:00", " UTC"))
 
 
 def _document(title: str, body: str) -> str:
@@ -162,13 +168,13 @@ def _number(item: Result) -> str:
 
 
 def _figure(figure: dict[str, Any]) -> str:
-    """A place for one figure: `page.js` draws it; its title and subtitle are its alternative text."""
-    title = figure.get("layout", {}).get("title", {})
-    said = " — ".join(filter(None, (title.get("text"), title.get("subtitle", {}).get("text"))))
-    label = html.escape(re.sub(r"<[^>]+>", "", html.unescape(said)) or "figure")
+    """A place for one figure: `page.js` draws it; a sentence on it and its numbers stand beside it for those who cannot
+    see."""
     layout = figure.get("layout", {})
+    drawn = {"data": figure["data"], "layout": layout, "frames": figure.get("frames") or []}
     height = int(layout.get("height", 420))
     return (
-        f'<div class="figure" role="img" aria-label="{label}" style="min-height:{height}px">'
-        f'<script type="application/json">{embedded_json({"data": figure["data"], "layout": layout})}</script></div>'
+        f'<figure><div class="figure" role="group" aria-label="{html.escape(describe(figure))}" '
+        f'style="min-height:{height}px"><script type="application/json">{embedded_json(drawn)}</script></div>'
+        f"{data_table(figure)}</figure>"
     )
