@@ -217,45 +217,6 @@ def test_acceptance_without_rounds_or_drafts(tiny):
     assert figures.round_breakdown(trace).data[0].y == ()
 
 
-def test_round_breakdown_stacks_every_part(trace):
-    figure = figures.round_breakdown(trace)
-    assert [data.name for data in figure.data] == ["draft", "verify", "sample", "host", "tokens emitted"]
-    assert list(figure.data[-1].text) == ["1", "3", "3"]
-    assert list(figure.data[-1].y) == [10.0, 11.0, 12.0]
-    assert "11.0 ms a round, 4.7 ms a token" in figure.layout.title.subtitle.text
-    assert list(named(figure, "verify")[0].y) == [8.0, 9.0, 10.0]
-    assert figure.layout.barmode == "stack"
-
-
-def test_step_time_has_bars_and_a_floor_for_each_verifier():
-    steps = [
-        {
-            "verifier": name,
-            "width": width,
-            "ms_p20": base - 1,
-            "ms_p50": base + width,
-            "ms_p80": base + 20,
-            "samples": 7,
-            "bytes": 10**8,
-            "floor_ms": base / 2,
-            "fraction_of_floor": 0.5,
-        }
-        for name, base in (("bf16", 20.0), ("w8a8", 10.0))
-        for width in (4, 1)
-    ]
-    result = {"bandwidth_gb_s": 12.5, "device": "cpu", "backend": "cpu", "threads": 2, "model": "m", "steps": steps}
-    figure = figures.step_time(result)
-    (curve,), (floor,) = named(figure, "w8a8"), named(figure, "floor of w8a8")
-    assert list(curve.x) == [1, 4]
-    assert list(curve.y) == [11.0, 14.0]
-    assert list(curve.error_y.array) == [19.0, 16.0]
-    assert list(curve.error_y.arrayminus) == [2.0, 5.0]
-    assert list(floor.y) == [5.0, 5.0]
-    assert "not a speed measurement" not in stamp_of(figure)
-    assert "2 threads" in stamp_of(figure)
-    assert "not a speed measurement" in stamp_of(figures.step_time({**result, "backend": "reference"}))
-
-
 def test_figures_are_stamped_and_their_texts_escaped(trace):
     for figure in (figures.acceptance(trace), figures.round_breakdown(trace)):
         assert stamp_of(figure).startswith("&lt;b&gt;model&lt;/b&gt; · w8a8 · cpu / reference backend")
@@ -317,47 +278,3 @@ def test_strip_shows_in_notebooks_and_makes_a_page(trace):
 def test_whitespace_is_visible():
     assert visible(" a\n\tb\r") == "␣a⏎⇥b␍"
     assert visible("") == "∅"
-
-
-@pytest.fixture
-def table():
-    """A 2×2 over two categories as `decode_benchmark.run` returns it; one category has no speedup."""
-
-    def row(verifier, drafter, category, speedup):
-        factors = {"step_factor": 1.5, "acceptance_factor": 1.25, "other_factor": 0.8}
-        base = {"verifier": verifier, "drafter": drafter, "category": category, "speedup": speedup, "prompts": 3}
-        if speedup is None:
-            return {**base, **dict.fromkeys(factors), "predicted_speedup": None, "mean_acceptance_length": None}
-        bounds = {"speedup_low": speedup - 0.1, "speedup_high": speedup + 0.2, "predicted_speedup": speedup + 0.05}
-        return {**base, **factors, **bounds, "mean_acceptance_length": 1.3, "tokens_per_second": 90.0}
-
-    arms = [("bf16", "none", 1.0), ("bf16", "ngram", 1.2), ("w8a8", "none", 1.6), ("w8a8", "ngram", 1.5)]
-    return {
-        "runs": [row(v, d, c, s) for v, d, s in arms for c in ("maths", "mean")]
-        + [row("w8a8", "ngram", "silent", None)],
-        "baseline": {"verifier": "bf16", "drafter": "none"},
-        "settings": {"gamma": 4, "temperature": 0.0, "max_new_tokens": 32},
-        "model": "<m>",
-        "device": "cpu",
-        "backend": "cpu",
-        "threads": 2,
-    }
-
-
-def test_speedup_shows_every_arm_but_the_baseline_with_its_interval_and_prediction(table):
-    figure = figures.speedup(table)
-    measured, predicted = figure.data[::2], figure.data[1::2]
-    assert [trace.name for trace in measured] == ["bf16 + ngram", "w8a8", "w8a8 + ngram"]
-    assert list(measured[2].x) == ["maths", "mean"]
-    assert list(measured[2].y) == [1.5, 1.5]
-    assert list(measured[2].error_y.array) == pytest.approx([0.2, 0.2])
-    assert list(measured[2].error_y.arrayminus) == pytest.approx([0.1, 0.1])
-    assert list(predicted[2].y) == pytest.approx([1.55, 1.55])
-    assert "&lt;m&gt;" in figure.to_json()
-
-
-def test_speedup_factors_add_up_on_their_axis(table):
-    figure = figures.speedup_factors(table, "w8a8", "ngram")
-    assert sum(bar.y[0] for bar in figure.data) == pytest.approx(torch.tensor(1.5).log2().item())
-    assert [bar.text[0] for bar in figure.data] == ["1.50", "1.25", "0.80"]
-    assert "mean 1.50 ×" in figure.layout.title.subtitle.text

@@ -73,7 +73,8 @@ def step_time(result: dict[str, Any]) -> go.Figure:
     figure.update_xaxes(
         title_text="width M = γ + 1 of the pass", tickvals=sorted({s["width"] for s in result["steps"]})
     )
-    figure.update_yaxes(title_text="ms per pass", rangemode="tozero")
+    highest = max(step["ms_p80"] for step in result["steps"])
+    figure.update_yaxes(title_text="ms per pass", range=[0, 1.08 * highest])  # fixed: the slider must not move it
     subtitle = (
         "median and 20–80 %, verifiers interleaved · floor: bytes read at "
         f"{result['bandwidth_gb_s']:.1f} GB/s, measured here"
