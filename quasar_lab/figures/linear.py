@@ -90,6 +90,13 @@ def smoothing_factors(model: Decoder, projection: str, x: Tensor, weight: Tensor
     return smoothquant_factors(largest, columns, alpha)
 
 
+def formulas(mapping: Mapping, x: str, weight: str) -> tuple[str, str]:
+    """What is rounded instead of x and W, as people write it."""
+    names = [f"{x if mapping.shift is None else f'({x} − z)'} / s", f"{weight} · s"]
+    names = names if mapping.rotation is None else [f"({name}) R" for name in names]
+    return names[0], names[1]
+
+
 def steps(x: Tensor, grid: str) -> Tensor:
     """Distance between two representable values, max|x| / 127: f32 [M], one for each row; of one tensor all are
     equal. Raises InputError on an unknown grid."""

@@ -19,9 +19,9 @@ from quasar_lab.checkpoints import PARTS
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError
 from quasar_lab.figures.activations import Activations, capture
-from quasar_lab.figures.linear import channel_shares, linear, product_errors
+from quasar_lab.figures.linear import channel_shares, formulas, linear, product_errors
 from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish, visible
-from quasar_lab.smoothing import Mapping, column_max
+from quasar_lab.smoothing import column_max
 from quasar_lab.speculative import Prompt
 
 ORDERS = ("channel", "sorted")
@@ -56,7 +56,7 @@ def outliers(
     rotated = mapping.rotation is not None
     mapped = mapping.inputs(x)
     shares = [channel_shares(x, part.weight, how) for how in (part.unmapped(), mapping)]
-    panels = [("before: |x|", x), (f"after: |{_formula(mapping, 'x')}|", mapped)]
+    panels = [("before: |x|", x), (f"after: |{formulas(mapping, 'x', 'W')[0]}|", mapped)]
     place = torch.argsort(x.abs().amax(dim=0), descending=True) if order == "sorted" else torch.arange(x.shape[1])
 
     figure = make_subplots(
@@ -137,12 +137,6 @@ def _panel(
         xshift=6 if left else -6,
         yshift=14,  # above a flat band, where it would be unreadable, and above the label of its median
     )
-
-
-def _formula(mapping: Mapping, name: str) -> str:
-    """What is rounded instead of x, as people write it."""
-    shifted = f"({name} − z)" if mapping.shift is not None else name
-    return f"({shifted} / s) R" if mapping.rotation is not None else f"{shifted} / s"
 
 
 def _ratio(largest: Tensor) -> float:
@@ -296,7 +290,7 @@ def channel(
     part = linear(model, layer, projection, text)
     number = part.channel(number)
     mapping, origin = part.mapped(quantized)
-    sides = ((part.unmapped(), "before: |x|", ORANGE), (mapping, f"after: |{_formula(mapping, 'x')}|", GREEN))
+    sides = ((part.unmapped(), "before: |x|", ORANGE), (mapping, f"after: |{formulas(mapping, 'x', 'W')[0]}|", GREEN))
     pieces = [escape(visible(piece)) for piece in part.activations.pieces]
     figure = go.Figure()
     tops, columns, shares = [], [], []

@@ -28,12 +28,12 @@ from torch import Tensor
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError
 from quasar_lab.figures.activations import Activations
-from quasar_lab.figures.linear import GRIDS, Linear, linear, product_errors, steps
+from quasar_lab.figures.linear import GRIDS, Linear, formulas, linear, product_errors, steps
 from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, finish
 from quasar_lab.smoothing import Mapping
 from quasar_lab.speculative import Prompt
 
-ROWS, COLUMNS = 48, 64
+ROWS, COLUMNS = 40, 64
 """Largest number of cells: tokens or output channels × input channels."""
 
 STRENGTHS = tuple(tenth / 10 for tenth in range(11))
@@ -42,7 +42,7 @@ SCENES = ("scene", "scene2", "scene3", "scene4")
 """|X| before and after, |W| before and after."""
 
 WIDTHS, HEIGHTS = ((0.0, 0.49), (0.51, 1.0)), ((0.535, 0.965), (0.0, 0.43))
-CAMERA = {"eye": {"x": -1.15, "y": -1.7, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.12}}
+CAMERA = {"eye": {"x": -1.15, "y": -1.7, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.18}}
 SHADES = 255
 
 
@@ -76,15 +76,19 @@ def surfaces(
     quantized: Decoder | None = None,
     text: Prompt | Activations | None = None,
     alphas: Sequence[float] = STRENGTHS,
+    grid: str = GRIDS[0],
 ) -> go.Figure:
     """|X| (token × channel) and |W| (output × input channel) of one linear, as they are and as they are rounded.
 
     The slider has no smoothing, SmoothQuant with each of `alphas` from this text, and, where `quantized` is given, what
     that recipe does, rotation included; it opens there, else at the α nearest to 0.5. Buttons: linear or logarithmic
-    heights, with or without the first token, and the planes of one scale per token or per tensor.
+    heights, with or without the first token, and planes for one scale per token or per tensor (`grid`: which of these
+    the figure opens with).
     """
     if not alphas or not all(0 <= alpha <= 1 for alpha in alphas):
         raise InputError(f"alphas are {list(alphas)}; accepted: at least one number from 0 to 1")
+    if grid not in GRIDS:
+        raise InputError(f"grid is {grid!r}; accepted: {', '.join(GRIDS)}")
     part = linear(model, layer, projection, text)
     choices = [(NONE, part.unmapped()), *((f"{alpha:g}", part.smoothed(alpha)) for alpha in alphas)]
     opening = 1 + min(range(len(alphas)), key=lambda index: abs(alphas[index] - 0.5))
@@ -92,25 +96,26 @@ def surfaces(
         opening = len(choices)
         choices.append((quantized.name, part.mapped(quantized)[0]))
     views = [_View(part, name, mapping) for name, mapping in choices]
-    scale = _Scale(views)
+    scale = _Scale(views, views[opening])
 
     figure = go.Figure()
     for group in (*_traces(views[0], scale, 0), *_traces(views[opening], scale, 1)):
         figure.add_trace(group)
+    figure.for_each_trace(lambda data: data.update(visible=not data.name.endswith(GRIDS) or data.name.endswith(grid)))
     moving = [index for index, data in enumerate(figure.data) if data.scene in (SCENES[1], SCENES[3])]
     recipe = {} if quantized is None else {"recipe": f"bf16, inputs also mapped as in {quantized.name}"}
     subtitle = f"{part.x.shape[0]} tokens · each cell shows the largest value it covers · colour: height, logarithmic"
     identity = {**part.activations.identity, **recipe}
-    finish(figure, f"{part.title}: |X| and |W| as landscapes", subtitle, identity, height=1010)
+    finish(figure, f"{part.title}: |X| and |W| as landscapes", subtitle, identity, height=1020)
     figure.update_layout(
-        margin={"l": 8, "r": 8, "t": 156, "b": 176},
+        margin={"l": 8, "r": 8, "t": 156, "b": 192},
         uirevision="landscape",
         showlegend=False,
-        updatemenus=_menus(figure, scale),
+        updatemenus=_menus(figure, scale, grid),
         sliders=[_slider([view.name for view in views], opening)],
         **{scene: _scene(index, scale) for index, scene in enumerate(SCENES)},
     )
-    figure.update_annotations(selector={"name": "stamp"}, yshift=-146, x=0.005)
+    figure.update_annotations(selector={"name": "stamp"}, yshift=-160, x=0.005)
     for annotation in _captions(views[0], views[opening]):
         figure.add_annotation(annotation)
     (stamp,) = (note.to_plotly_json() for note in figure.layout.annotations if note.name == "stamp")
@@ -130,13 +135,14 @@ class _View:
     """One position of the slider: the cells of |X'| and |W'|, the steps of both grids, and the errors."""
 
     def __init__(self, part: Linear, name: str, mapping: Mapping):
-        self.name, self.rotated = name, mapping.rotation is not None
+        self.name, self.formulas = name, ("X", "W") if name == NONE else formulas(mapping, "X", "W")
         x, weight = mapping.inputs(part.x).abs(), mapping.weight(part.weight).abs()
         self.channels = starts(x.shape[1], COLUMNS)
         self.rows = starts(x.shape[0], ROWS, first_alone=True), starts(weight.shape[0], ROWS)
         self.cells = block_max(x, self.rows[0], self.channels), block_max(weight, self.rows[1], self.channels)
         self.steps = {grid: steps(x, grid) for grid in GRIDS}
-        self.errors = {grid: product_errors(part.x, part.weight, mapping, grid)[0] for grid in GRIDS}
+        groups = (0, 1) if x.shape[0] > 1 else (0,)
+        self.errors = {grid: product_errors(part.x, part.weight, mapping, grid, groups) for grid in GRIDS}
         self.tops = [float(values.max()) for values in (x, weight)]
 
     def ceilings(self, grid: str) -> list[float]:
@@ -150,11 +156,18 @@ def _blocks(values: Tensor, begins: Sequence[int]) -> list[Tensor]:
 
 
 class _Scale:
-    """The one scale of all steps, apart for |X| and |W|: heights, colours, and the top without the first token."""
+    """One scale for all steps, apart for |X| and |W|: heights and colours.
 
-    def __init__(self, views: Sequence[_View]):
+    The log axis holds every step. The linear one holds what the figure opens with: α = 1 makes some weights thousands
+    of times larger, and an axis for them would show nothing but them; such peaks are cut off there. Colours end
+    there, too.
+    """
+
+    def __init__(self, views: Sequence[_View], opened: _View):
         self.tops = [max(view.tops[kind] for view in views) or 1.0 for kind in (0, 1)]
-        self.rest = max(float(view.cells[0][1:].max()) for view in views) if len(views[0].rows[0]) > 1 else self.tops[0]
+        first = (views[0], opened)
+        self.linear = [max(view.tops[kind] for view in first) or 1.0 for kind in (0, 1)]
+        self.rest = max(float(view.cells[0][1:].max()) for view in first) if len(opened.rows[0]) > 1 else 0.0
         # Three in a thousand cells may lie below the log axis: a zero would otherwise stretch it without end.
         lows = [torch.cat([view.cells[kind].flatten() for view in views]).quantile(0.003) for kind in (0, 1)]
         halves = [min(float(view.steps["per token"].min()) / 2 for view in views), float("inf")]
@@ -162,25 +175,28 @@ class _Scale:
             max(min(float(low), half) * 0.8, top * 1e-6) for low, half, top in zip(lows, halves, self.tops, strict=True)
         ]
 
-    def colours(self, values: Tensor, kind: int) -> list[list[int]]:
-        bottom, top = log10(self.floors[kind]), log10(self.tops[kind])
+    def colours(self, values: Tensor, kind: int) -> Any:
+        bottom, top = log10(self.floors[kind]), log10(self.linear[kind])
         shade = (values.clamp(min=self.floors[kind]).log10() - bottom) / max(top - bottom, 1e-6) * SHADES
-        return shade.round().clamp(0, SHADES).int().tolist()
+        return shade.round().clamp(0, SHADES).to(torch.uint8).numpy()
 
     def axis(self, kind: int, log: bool, first: bool) -> dict[str, Any]:
-        top = self.tops[kind] if first or kind == 1 else self.rest or 1.0
+        top = self.linear[kind] if first or kind == 1 else self.rest or self.linear[kind]
         if log:
             limits = [log10(self.floors[kind]), log10(self.tops[kind] * 1.15)]
             ticks = [10.0**power for power in range(ceil(limits[0]), floor(limits[1]) + 1)]
-            return {"type": "log", "range": limits, "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+            return {
+                "type": "log",
+                "range": limits,
+                "tickvals": ticks,
+                "ticktext": [f"{tick / 1000:g}k" if tick >= 1000 else f"{tick:g}" for tick in ticks],
+            }
         return {"type": "linear", "range": [0, top * 1.05], "tickvals": None, "ticktext": None}
 
 
-def _short(values: Any, low: float = 0.0) -> Any:
-    """Numbers with three figures: a page holds tens of thousands of them."""
-    if isinstance(values, list):
-        return [_short(value, low) for value in values]
-    return float(f"{max(values, low):.3g}")
+def _heights(values: Tensor, low: float) -> Any:
+    """As a typed array, which a page holds in half the space; what is below the log axis stays below it, never 0."""
+    return values.clamp(min=low / 2).numpy()
 
 
 def _traces(view: _View, scale: _Scale, side: int, moved: bool = False) -> list[Any]:
@@ -191,7 +207,7 @@ def _traces(view: _View, scale: _Scale, side: int, moved: bool = False) -> list[
     found: list[Any] = []
     for kind, what in ((0, "x"), (1, "W")):
         cells = view.cells[kind]
-        heights = {"z": _short(cells.tolist(), scale.floors[kind] * 0.5), "surfacecolor": scale.colours(cells, kind)}
+        heights = {"z": _heights(cells, scale.floors[kind]), "surfacecolor": scale.colours(cells, kind)}
         row = "from token" if kind == 0 else "from output channel"
         still = {
             "x": view.channels,
@@ -216,12 +232,12 @@ def _planes(view: _View, scale: _Scale, side: int, grid: str, moved: bool) -> li
     tops = view.ceilings(grid)
     rows, edge = view.rows[0], view.channels[-1]
     found: list[Any] = []
-    shown = {} if moved else {"scene": SCENES[side], "visible": grid == GRIDS[0], "hoverinfo": "skip"}
+    shown = {} if moved else {"scene": SCENES[side], "hoverinfo": "skip"}
     for name, heights, colour, opacity in (
         ("127 steps", tops, VERMILION, 0.22),
         ("half a step", [top / 254 for top in tops], BLUE, 0.3),
     ):
-        z = {"z": _short([[height, height] for height in heights], scale.floors[0] * 0.5)}
+        z = {"z": _heights(torch.tensor([heights, heights]).T, scale.floors[0])}
         still = {
             "x": [0, edge],
             "y": rows,
@@ -235,7 +251,7 @@ def _planes(view: _View, scale: _Scale, side: int, grid: str, moved: bool) -> li
     step = view.steps[grid]
     low, high = f"{float(step.min()):.2g}", f"{float(step.max()):.2g}"
     text = f"127 steps<br>of {low if low == high else f'{low} … {high}'}"
-    label = {"z": _short([max(tops[-1], scale.floors[0])]), "text": [text]}
+    label = {"z": [max(tops[-1], scale.floors[0])], "text": [text]}
     still = {
         "x": [edge / 2],
         "y": rows[-1:],
@@ -248,39 +264,40 @@ def _planes(view: _View, scale: _Scale, side: int, grid: str, moved: bool) -> li
     return [*found, go.Scatter3d(**label, **({} if moved else still))]
 
 
+def _figures(value: float) -> str:
+    """Three figures, and no exponent on what people can read without."""
+    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.3g}"
+
+
 def _captions(before: _View, after: _View) -> list[dict[str, Any]]:
     """What each landscape is, with its largest value, and the readout of the step in full."""
-    turn = " R" if after.rotated else ""
-    names = (
-        "|X|",
-        f"|{'(' * after.rotated}X / s{')' * after.rotated}{turn}|",
-        "|W|",
-        f"|{'(' * after.rotated}W · s{')' * after.rotated}{turn}|",
-    )
+    names = [name for pair in zip(before.formulas, after.formulas, strict=True) for name in pair]
     tops = (before.tops[0], after.tops[0], before.tops[1], after.tops[1])
     found: list[dict[str, Any]] = []
     for index, (name, top) in enumerate(zip(names, tops, strict=True)):
         found.append(
             {
                 "name": f"caption {index}",
-                "text": f"<b>{'after' if index % 2 else 'before'}: {name}</b> · largest {top:.3g}",
+                "text": f"<b>{'after' if index % 2 else 'before'}: |{name}|</b> · largest {_figures(top)}",
                 "x": sum(WIDTHS[index % 2]) / 2,
                 "y": HEIGHTS[index // 2][1],
                 "yanchor": "bottom",
                 "font": {"size": 13, "color": INK},
             }
         )
-    token, tensor = (after.errors[grid] for grid in GRIDS)
+    lines = [f"‖XWᵀ − X′W′ᵀ‖ / ‖XWᵀ‖ before rounding: <b>{after.errors[GRIDS[0]][0].before:.0e}</b>"]
+    for grid in GRIDS:
+        percent = [f"{100 * error.after:.2f} %" for error in after.errors[grid]]
+        rest = f", without the first token {percent[1]}" if len(percent) > 1 else ""
+        lines.append(f"after, steps {grid}: <b>{percent[0]}</b>{rest}")
     found.append(
         {
             "name": "readout",
-            "text": (
-                f"‖XWᵀ − X′W′ᵀ‖ / ‖XWᵀ‖: {token.before:.0e} before rounding<br>"
-                f"after: <b>{100 * token.after:.2f} %</b> per token, <b>{100 * tensor.after:.2f} %</b> per tensor"
-            ),
+            "text": "<br>".join(lines),
+            "align": "left",
             "x": 0.5,
             "y": 0,
-            "yshift": -100,
+            "yshift": -98,
             "yanchor": "top",
             "font": {"size": 13, "color": INK},
         }
@@ -296,7 +313,7 @@ def _scene(index: int, scale: _Scale) -> dict[str, Any]:
     return {
         "domain": {"x": x, "y": y},
         "aspectmode": "manual",
-        "aspectratio": {"x": 1.4, "y": 1.15, "z": 0.8},
+        "aspectratio": {"x": 1.28, "y": 1.05, "z": 0.8},
         "camera": {**CAMERA, "projection": {"type": "perspective"}},
         "uirevision": "landscape",
         "xaxis": {**quiet, "title": {"text": "channel", "font": {"size": 11}}, "nticks": 5},
@@ -305,7 +322,7 @@ def _scene(index: int, scale: _Scale) -> dict[str, Any]:
     }
 
 
-def _menus(figure: go.Figure, scale: _Scale) -> list[dict[str, Any]]:
+def _menus(figure: go.Figure, scale: _Scale, opening: str) -> list[dict[str, Any]]:
     tokens = figure.data[0].y
     last = max(tokens[-1], 1)
     views = []
@@ -339,7 +356,7 @@ def _menus(figure: go.Figure, scale: _Scale) -> list[dict[str, Any]]:
     }
     return [
         {**shared, "name": "view", "buttons": views, "pad": {"l": 6, "b": 40}},
-        {**shared, "name": "planes", "buttons": grids, "pad": {"l": 6, "b": 4}},
+        {**shared, "name": "planes", "buttons": grids, "active": GRIDS.index(opening), "pad": {"l": 6, "b": 4}},
     ]
 
 

@@ -1,4 +1,8 @@
-"""Any layer, any projection, your own text: `figures.outliers` and `figures.error_by_alpha` with pickers.
+"""Any layer, any projection, your own text: `figures.outliers` with pickers, and below it, when asked for, the same
+linear as landscapes, its error by α, and one channel.
+
+A channel is typed, not clicked: a click reaches Python through `FigureWidget` alone, which stores 5 MB of script in the
+notebook. Pointing at a dot says its channel's number.
 
 A pick is computed in a thread of its own, so that the panel can say at once that it is at work, and so that a pick
 which a newer one has replaced is never shown.
@@ -6,6 +10,7 @@ which a newer one has replaced is never shown.
 
 import atexit
 import threading
+from dataclasses import dataclass
 
 import ipywidgets as w
 import plotly.graph_objects as go
@@ -13,19 +18,35 @@ import plotly.graph_objects as go
 from quasar_lab.checkpoints import PARTS, projection_of
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError, QuasarError
-from quasar_lab.figures import Activations, capture, error_by_alpha, outliers
+from quasar_lab.figures import Activations, capture, channel, error_by_alpha, outliers, surfaces
 from quasar_lab.figures.activations import DEFAULT_TEXT
+from quasar_lab.figures.linear import GRIDS
 from quasar_lab.figures.outliers import ORDERS
 from quasar_lab.speculative import Prompt
 from quasar_lab.widgets.live import FULL, STYLE, WIDE, note
 from quasar_lab.widgets.mode import enabled, put
 
 SHOWN = "the figures below still show the text before"
+KEPT = "the figures below are those of the pick before"
+
+
+@dataclass(frozen=True)
+class Pick:
+    """What the controls say. channel: as typed, empty for none; text: a new one to read, or None."""
+
+    layer: int
+    projection: str
+    order: str
+    grid: str
+    landscapes: bool
+    errors: bool
+    channel: str
+    text: str | None
 
 
 class OutlierExplorer(w.VBox):
-    """Pickers above the outliers and, when asked for, the error by α. The model runs once per text; moving between
-    layers costs nothing more."""
+    """Pickers above the outliers and what else is asked for. The model runs once per text; moving between layers costs
+    nothing more."""
 
     def __init__(
         self, model: Decoder, quantized: Decoder | None, layer: int, projection: str, text: Prompt | Activations
@@ -33,33 +54,52 @@ class OutlierExplorer(w.VBox):
         self._model, self._quantized = model, quantized
         self._activations = capture(model, text)
         self._lock = threading.Lock()
-        self._wanted: tuple[int, str, str, bool, str | None] | None = None
+        self._wanted: Pick | None = None
         self._thread: threading.Thread | None = None
-        self.layer = w.IntSlider(
-            layer, 0, model.config.layers - 1, description="layer", continuous_update=False, layout=WIDE, style=STYLE
-        )
+        look = {"layout": WIDE, "style": STYLE}
+        last = model.config.layers - 1
+        self.layer = w.IntSlider(layer, 0, last, description="layer", continuous_update=False, **look)
         self.projection = w.Dropdown(
-            options=list(PARTS), value=projection_of(projection), description="projection", layout=WIDE, style=STYLE
+            options=list(PARTS), value=projection_of(projection), description="projection", **look
         )
-        self.order = w.Dropdown(options=ORDERS, description="order", layout=WIDE, style=STYLE)
-        self.errors = w.Checkbox(False, description="error by α too", layout=WIDE, style=STYLE)
+        self.order = w.Dropdown(options=ORDERS, description="order", **look)
+        self.grid = w.Dropdown(options=GRIDS, description="INT8 steps", **look)
+        self.landscapes = w.Checkbox(False, description="landscapes (3-D) too", **look)
+        self.errors = w.Checkbox(False, description="error by α too", **look)
+        self.channel = w.Text(
+            description="channel", placeholder="a number: this one alone", continuous_update=False, **look
+        )
         self.text = w.Textarea(
             text if isinstance(text, str) else DEFAULT_TEXT, description="text", layout=FULL, style=STYLE
         )
         self.start = w.Button(description="Use this text", icon="refresh")
         self.message = w.HTML()
-        self.areas = w.Output(), w.Output()
-        for control in (self.layer, self.projection, self.order, self.errors):
+        self.areas = tuple(w.Output() for _ in range(4))
+        controls = (self.layer, self.projection, self.order, self.grid, self.landscapes, self.errors, self.channel)
+        for control in controls:
             control.observe(lambda _: self.pick(), "value")
         self.start.on_click(lambda _: self.pick(self.text.value))
-        self._draw(*self._choice(), None)
-        pickers = [w.HBox([self.layer, self.projection]), w.HBox([self.order, self.errors])]
+        self._draw(self._choice(None))
+        pickers = [
+            w.HBox([self.layer, self.projection]),
+            w.HBox([self.order, self.grid]),
+            w.HBox([self.channel, w.HBox([self.landscapes, self.errors])]),
+        ]
         # A daemon thread inside a torch op when the interpreter ends aborts the process: let it finish.
         atexit.register(self.wait)
         super().__init__([*pickers, self.text, w.HBox([self.start, self.message]), *self.areas])
 
-    def _choice(self) -> tuple[int, str, str, bool]:
-        return self.layer.value, self.projection.value, self.order.value, self.errors.value
+    def _choice(self, text: str | None) -> Pick:
+        return Pick(
+            self.layer.value,
+            self.projection.value,
+            self.order.value,
+            self.grid.value,
+            self.landscapes.value,
+            self.errors.value,
+            self.channel.value.strip(),
+            text,
+        )
 
     def pick(self, text: str | None = None) -> None:
         """Draws what is picked as soon as the pick before is done; with `text`, the model reads that first. What is
@@ -69,8 +109,8 @@ class OutlierExplorer(w.VBox):
             return
         with self._lock:
             if text is None and self._wanted is not None:
-                text = self._wanted[-1]
-            self._wanted = (*self._choice(), text)
+                text = self._wanted.text
+            self._wanted = self._choice(text)
             self.message.value = "reading the text …" if text is not None else "computing …"
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, daemon=True)
@@ -91,24 +131,32 @@ class OutlierExplorer(w.VBox):
                     return
             said = ""
             try:
-                self._draw(*wanted)
-                if wanted[-1] is not None:
+                self._draw(wanted)
+                if wanted.text is not None:
                     said = f"the figures show this text: {len(self._activations.pieces)} tokens"
             except QuasarError as error:
-                said = note(InputError(f"{error} ({SHOWN})"))
+                said = note(InputError(f"{error} ({KEPT if wanted.text is None else SHOWN})"))
             with self._lock:
                 if self._wanted is None:
                     self.message.value = said
 
-    def _draw(self, layer: int, projection: str, order: str, errors: bool, text: str | None) -> None:
-        """Computes first and shows then, so that both figures change together; not at all when a newer pick waits."""
-        captured = self._activations if text is None else capture(self._model, text)
-        figures = [outliers(self._model, layer, projection, self._quantized, captured, order)]
-        if errors and self._wanted is None:
-            figures.append(error_by_alpha(self._model, layer, projection, text=captured))
+    def _draw(self, pick: Pick) -> None:
+        """Computes first and shows then, so that all figures change together; not at all when a newer pick waits."""
+        captured = self._activations if pick.text is None else capture(self._model, pick.text)
+        model, quantized, at = self._model, self._quantized, (pick.layer, pick.projection)
+        figures = [outliers(model, *at, quantized, captured, pick.order)]
+        if pick.errors and self._wanted is None:
+            figures.append(error_by_alpha(model, *at, text=captured, grid=pick.grid))
+        if pick.landscapes and self._wanted is None:
+            figures.append(surfaces(model, *at, quantized, captured, grid=pick.grid))
+        if pick.channel and self._wanted is None:
+            if not pick.channel.isdecimal():
+                raise InputError(f"channel is {pick.channel!r}; accepted: its number, from 0")
+            figures.append(channel(model, *at, int(pick.channel), quantized, captured))
         self._activations = captured
         if self._wanted is None:
-            self.areas[1].outputs = ()
+            for area in self.areas[len(figures) :]:
+                area.outputs = ()
             for area, figure in zip(self.areas, figures, strict=False):
                 put(area, figure)
 
