@@ -4,8 +4,9 @@ import re
 import threading
 
 import pytest
+from toys import toy_pair
 
-from quasar_lab import widgets
+from quasar_lab import audited, widgets
 from quasar_lab.errors import CheckpointError, InputError
 from quasar_lab.figures import StripHTML
 from quasar_lab.speculative import generate, stream
@@ -88,6 +89,37 @@ def test_generate_live_static_draws_the_given_trace(tiny):
     assert "quasar-trace/1" in strip.html
 
 
+def test_a_run_can_be_judged_again_by_another_verifier(heard):
+    pair = toy_pair(0.8, 6)
+    trace = generate(pair, [1, 2, 1, 2], gamma=3, max_new_tokens=40)
+    panel = widgets.generate_live([pair, pair.fast, pair.exact], "unused", trace=trace)
+    assert panel.judge.value == pair.exact.name
+    panel.again.click()
+    assert panel.message.value == ""
+    assert {record.other["verifier"] for record in panel.trace.rounds} == {pair.exact.name}
+    assert heard == [{"records": panel.strip.records}]
+    assert trace.rounds[0].other is None
+    panel.strip.running = True
+    assert panel.start.disabled
+    assert panel.again.disabled
+    with pytest.raises(InputError, match="a run is going on"):
+        panel.strip.show(trace)
+    panel.strip.running = False
+    alone = widgets.generate_live(pair, "unused", trace=trace)
+    assert alone.verifier.options == (pair.name,)
+    assert alone.again not in alone.children[2].children
+
+
+@pytest.mark.slow
+def test_generate_live_panel_runs_an_audited_verifier(embedded, w8a8):
+    panel = widgets.generate_live(audited(w8a8, embedded, 3), "Say yes.", max_new_tokens=8)
+    assert panel.again.disabled
+    panel.run()
+    panel.strip.wait()
+    assert panel.trace.audited
+    assert panel.trace.token_ids == generate(embedded, "Say yes.", max_new_tokens=8).token_ids
+
+
 def test_generate_live_panel_runs_and_explains_errors(embedded):
     panel = widgets.generate_live(
         embedded, "Say yes.", max_new_tokens=3, trace=generate(embedded, [1], max_new_tokens=2)
@@ -165,17 +197,20 @@ def test_pick_model_survives_a_choice_that_cannot_be_loaded(w8a8, tmp_path):
     before = panel.model
     panel.choice.value = str(tmp_path / "missing")
     panel.reload()
+    panel.wait()
     assert "is no folder here" in panel.message.value
     assert panel.model is before
     assert not panel.start.disabled
     with pytest.raises(CheckpointError):
-        widgets.pick_model(str(tmp_path / "missing"))
+        widgets.pick_model(str(tmp_path / "missing"), interactive=False)
 
 
 def test_pick_model_table_has_both_verifiers(w8a8):
     table = widgets.pick_model(interactive=False)._repr_html_()
     cells = re.findall(r"<td[^>]*padding[^>]*>([^<]*)</td>", table)
-    assert cells[3:] == ["w8a8", f"{w8a8.weight_bytes / 1e6:.1f} MB", f"{w8a8.resident_bytes / 1e6:.1f} MB"]
+    sizes = [w8a8.weight_bytes, w8a8.resident_bytes]
+    assert cells[5:9:2] == ["w8a8", "50%"]
+    assert cells[6:9:2] == [f"{size / 1e6:.1f} MB" for size in sizes]
     assert "device cpu, backend " in table
 
 

@@ -1,4 +1,4 @@
-"""Ask, watch, stop: generation with the token strip as it happens."""
+"""Ask, watch, stop: generation with the token strip as it happens; then ask another verifier about the same drafts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import ipywidgets as w
 
 from quasar_lab.errors import QuasarError
 from quasar_lab.figures import StripHTML, acceptance, token_strip
+from quasar_lab.replay import rescore
 from quasar_lab.speculative import MAX_GAMMA, generate, stream
 from quasar_lab.trace import Trace
 from quasar_lab.verifier import Verifier
@@ -23,7 +24,8 @@ STYLE = {"description_width": "110px"}
 
 class LivePanel(w.VBox):
     """Prompt and options above, the strip below, and under it the acceptance of a run that was started here (that of
-    the opening trace is the notebook's to show). `trace`: of the latest run."""
+    the opening trace is the notebook's to show). Where there are several verifiers, "Judge again" replays the run
+    through another one and marks what that would decide otherwise. `trace`: of the latest run."""
 
     def __init__(self, verifiers: Sequence[Verifier], prompt: str, options: dict[str, Any], trace: Trace | None):
         self._by_name = {verifier.name: verifier for verifier in verifiers}
@@ -39,17 +41,25 @@ class LivePanel(w.VBox):
         )
         self.seed = w.IntText(options["seed"], description="seed", layout=WIDE, style=STYLE)
         self.start = w.Button(description="Run", button_style="primary", icon="play")
+        self.judge = w.Dropdown(options=list(self._by_name)[::-1], layout=w.Layout(width="180px"))
+        self.again = w.Button(description="Judge again with", icon="exchange", disabled=trace is None)
         self.message = w.HTML()
         self.strip = TokenStrip(trace)
         self.figure = w.Output()
         self.start.on_click(lambda _: self.run())
-        self.strip.observe(lambda change: setattr(self.start, "disabled", change["new"]), "running")
+        self.again.on_click(lambda _: self.judge_again())
+        self.strip.observe(self._follow, "running")
         columns = [
             w.VBox([self.verifier, self.drafter, self.gamma]),
             w.VBox([self.temperature, self.tokens, self.seed]),
         ]
-        row = w.HBox([self.start, self.message])
+        replay = [self.again, self.judge] if len(self._by_name) > 1 else []
+        row = w.HBox([self.start, *replay, self.message])
         super().__init__([self.prompt, w.HBox(columns), row, self.strip, self.figure])
+
+    def _follow(self, change: dict[str, Any]) -> None:
+        self.start.disabled = change["new"]
+        self.again.disabled = change["new"] or self.trace is None
 
     @property
     def trace(self) -> Trace | None:
@@ -71,6 +81,16 @@ class LivePanel(w.VBox):
                 ),
                 done=lambda trace: put(self.figure, acceptance(trace)),
             )
+        except QuasarError as error:
+            self.message.value = note(error)
+
+    def judge_again(self) -> None:
+        """Replays the latest run through the verifier that is picked, and shows both."""
+        self.message.value = ""
+        if self.trace is None:
+            return
+        try:
+            self.strip.show(rescore(self.trace, self._by_name[self.judge.value]))
         except QuasarError as error:
             self.message.value = note(error)
 

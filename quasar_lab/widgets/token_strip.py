@@ -58,6 +58,17 @@ class TokenStrip(anywidget.AnyWidget):
         # A daemon thread inside a torch op when the interpreter ends aborts the process: end the run first.
         atexit.register(_end, self._thread, generation)
 
+    def show(self, trace: Trace) -> None:
+        """Shows a trace in place of what was there.
+
+        Raises InputError while a run goes on.
+        """
+        if self.running:
+            raise InputError("a run is going on here; accepted: stop it first")
+        self.trace = trace
+        self._say(list(trace.records()), afresh=True)
+        self.records = self._said
+
     def stop(self) -> None:
         """Ends the run within one round."""
         if self._generation is not None:
