@@ -59,7 +59,10 @@ def divergence(result: Mapping[str, Any]) -> go.Figure:
     figure.update_yaxes(title_text="KL in nats", row=1, col=1)
     powers = range(-9, 3)
     figure.update_yaxes(
-        tickvals=list(powers), ticktext=[f"10<sup>{power}</sup>" for power in powers], range=_reach(result), row=1
+        tickvals=list(powers),
+        ticktext=[f"{'≤ ' * (power == powers[0])}10<sup>{power}</sup>" for power in powers],
+        range=_reach(result),
+        row=1,
     )
     for value, dash in ((result["kl_mean"], "dash"), (result["kl_p99"], "dot")):
         if value > LOWEST_KL:

@@ -71,7 +71,7 @@ class _Row:
             self.fact = f"the same for {min(len(ids), len(reference.token_ids))} tokens, where one ends"
         if trace.audited:
             refused = len(self.corrected)
-            self.fact += f"; {len(trace.audits)} audits, {refused} of them took tokens back ⟲"
+            self.fact += f"; {len(trace.audits)} audits, {f'{refused} took tokens back ⟲' if refused else 'all passed'}"
 
     def cell(self, place: int) -> str:
         if place >= len(self.pieces):
@@ -98,6 +98,7 @@ def _legend(rows: Sequence[_Row]) -> str:
         '<span><i class="ll-first"></i> first difference</span>',
         '<span><i class="ll-behind"></i> behind it: another text, nothing to compare</span>',
     ]
+    parts = parts if any(row.leaves is not None for row in rows) else parts[:1]
     if any(row.corrected for row in rows):
         parts.append("<span>⟲ an audit took tokens back and wrote this one</span>")
     return f'<div class="ll-legend">{"".join(parts)}</div>'
