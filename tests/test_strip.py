@@ -14,6 +14,7 @@ from toys import FixedDrafter, SamplingDrafter, ToyVerifier, toy_pair
 
 import quasar_lab as ql
 from quasar_lab.errors import TraceError
+from quasar_lab.figures import acceptance
 from quasar_lab.figures.strip import embedded_json, token_strip, whole_characters
 from quasar_lab.replay import differences, rescore
 from quasar_lab.trace import Prefill, Round, Trace
@@ -182,6 +183,14 @@ def test_differences_are_counted_as_the_contract_has_them():
     assert differences(rescore(warm, ToyVerifier(seed=4))).differing == 0
 
 
+def test_the_figure_of_an_audited_run_counts_what_audits_left():
+    trace = audited_trace()
+    facts = acceptance(trace).layout.title.subtitle.text
+    assert f"τ = {trace.summary()['mean_acceptance_length']:.2f} tokens per round" in facts
+    refusing = sum(audit.accepted < audit.length for audit in trace.audits)
+    assert f"{refusing} of {len(trace.audits)} audits took tokens back" in facts
+
+
 def test_stop_ends_an_audited_live_run_within_one_round(monkeypatch):
     strip, heard = live.TokenStrip(), []
 
@@ -315,7 +324,12 @@ def test_playing_flips_and_scrubbing(open_page):
     found = differences(trace)
     assert len(places) - 1 == found.flips + found.differing > 0
     assert page.locator(".qs-flip").count() == found.flips
-    assert f"{found.flips} decision" in page.locator(".qs-head").inner_text()
+    head = page.locator(".qs-head").inner_text().replace("\n", " ")
+    assert f"{found.flips} decision" in head
+    assert f"{trace.summary()['mean_acceptance_length']:.2f} tokens / round" in head
+    assert f"{100 * trace.summary()['draft_acceptance_rate']:.0f} % drafts accepted" in head
+    refusing = sum(audit.accepted < audit.length for audit in trace.audits)
+    assert f"{refusing} of {len(trace.audits)} audits" in head
     page.locator("input[type=range]").evaluate(
         "(range) => { range.value = 2; range.dispatchEvent(new Event('input')); }"
     )
@@ -345,6 +359,8 @@ def test_tab_stops_names_and_motion(open_page):
     assert page.locator("button:not([aria-label])").count() == 0
     assert page.locator(".qs-round[aria-current=step]").count() == 1
     assert page.evaluate("getComputedStyle(document.querySelector('.qs-token')).transitionDuration") == "0s"
+    page.locator("button.qs-token").nth(-3).hover()
+    assert "qs-on" in page.locator("button.qs-token").nth(-3).get_attribute("class")
     page.locator("button.qs-token[tabindex='0']").focus()
     before = page.evaluate("document.activeElement.textContent")
     page.keyboard.press("ArrowUp")

@@ -17,6 +17,7 @@ function quasarStrip(root) {
   const STEP_MS = 700;
 
   let current, focused, timer, states, model, view;
+  let pointer = { at: "", moved: false };
 
   function make(tag, className, text) {
     const node = document.createElement(tag);
@@ -121,7 +122,7 @@ function quasarStrip(root) {
       if (token.beyond) token.node.classList.add("qs-beyond");
       if (token.settled !== undefined) states.add("provisional");
       states.add(token.state);
-      token.node.addEventListener("mouseenter", () => focus(row, token));
+      token.node.addEventListener("mousemove", () => { if (pointer.moved && focused.token !== token) focus(row, token); });
       token.node.addEventListener("focus", () => focus(row, token));
       token.node.addEventListener("click", () => { pause(); focus(row, token); });
       tokens.append(token.node);
@@ -250,7 +251,9 @@ function quasarStrip(root) {
       if (place === current) row.node.setAttribute("aria-current", "step");
       else row.node.removeAttribute("aria-current");
       for (const token of row.tokens) {
-        if (token.settled !== undefined) paint(token.node, token.piece, model.stateAt(token, current));
+        if (token.settled === undefined) continue;
+        const state = model.stateAt(token, current);
+        if (!token.node.classList.contains(`qs-is-${state}`)) paint(token.node, token.piece, state);
       }
     });
     const row = rows[current];
@@ -323,6 +326,12 @@ function quasarStrip(root) {
     timer = setInterval(() => { if (current >= model.rows.length - 1) pause(); else show(current + 1); }, STEP_MS);
     return undefined;
   }
+
+  // A mouse at rest, under which the strip scrolls, points at nothing.
+  root.addEventListener("mousemove", (event) => {
+    const at = `${event.screenX} ${event.screenY}`;
+    pointer = { at, moved: at !== pointer.at };
+  }, true);
 
   root.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey) return;
