@@ -50,6 +50,7 @@ _MODULES = (
     "fidelity",
     "figures",
     "frontier",
+    "pass_parts",
     "prompts",
     "quantization",
     "rehearsal",

@@ -1,5 +1,6 @@
 """Figures of speed show the numbers they claim to show, say where these come from, and cannot be made markup."""
 
+import itertools
 import json
 import math
 import re
@@ -484,3 +485,14 @@ def test_parts_of_a_pass_are_shares_and_the_verifier_is_left_as_it_was(tiny, tin
         assert sum(row["shares"].values()) == pytest.approx(1.0)
     with pytest.raises(InputError, match="widths in 1…"):
         pass_parts.measure([tiny], [0], context=4)
+
+
+def test_every_op_of_a_pass_is_counted_once(tiny, monkeypatch):
+    """On a clock that ticks once a reading, an op takes one tick and so does the way to the next."""
+    ticks = itertools.count()
+    monkeypatch.setattr(pass_parts.time, "perf_counter", lambda: next(ticks))
+    (row,) = pass_parts.measure([tiny], [2], context=4, samples=1)["parts"]
+    layers = tiny.config.layers
+    expected = {"products": 4 * layers + 1, "attention": 2 * layers, "rounding": 3 * layers + 1}
+    expected["other"] = sum(expected.values()) + 1
+    assert row["shares"] == pytest.approx({part: n / sum(expected.values()) for part, n in expected.items()})
