@@ -97,6 +97,11 @@ def formulas(mapping: Mapping, x: str, weight: str) -> tuple[str, str]:
     return names[0], names[1]
 
 
+def short(value: float) -> str:
+    """Three figures, and no exponent on what people can read without."""
+    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.3g}"
+
+
 def steps(x: Tensor, grid: str) -> Tensor:
     """Distance between two representable values, max|x| / 127: f32 [M], one for each row; of one tensor all are
     equal. Raises InputError on an unknown grid."""

@@ -19,7 +19,7 @@ from quasar_lab.checkpoints import PARTS
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError
 from quasar_lab.figures.activations import Activations, capture
-from quasar_lab.figures.linear import channel_shares, formulas, linear, product_errors
+from quasar_lab.figures.linear import channel_shares, formulas, linear, product_errors, short
 from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish, visible
 from quasar_lab.smoothing import column_max
 from quasar_lab.speculative import Prompt
@@ -198,7 +198,7 @@ def error_by_alpha(
     """Output error of one linear in INT8 against the smoothing strength α, over all tokens and without the first.
 
     Beside the error with both sides rounded stand those with only one side rounded: the activations' falls as α grows,
-    the weights' rises, and the best α lies where they cross. The factors always come from all tokens, as in
+    the weights' rises, and the best α lies near where they cross. The factors always come from all tokens, as in
     calibration; only what the error is measured over differs. grid: activations have one scale "per token" or "per
     tensor".
     """
@@ -258,7 +258,7 @@ def error_by_alpha(
             hovertemplate=f"no smoothing: {level:.2f} %<extra></extra>",
             **place,
         )
-    figure.update_xaxes(title_text="α (0: even weights, 1: even activations)")
+    figure.update_xaxes(title_text="smoothing strength α")
     figure.update_yaxes(**_percentages(drawn))
     figure.update_yaxes(title_text="output error, %", row=1, col=1)
     identity = part.activations.identity
@@ -278,17 +278,17 @@ def channel(
     model: Decoder,
     layer: int,
     projection: str,
-    number: int,
+    number: int | None = None,
     quantized: Decoder | None = None,
     text: Prompt | Activations | None = None,
 ) -> go.Figure:
     """One input channel along the tokens, as it is and as it is rounded; in words its factor, its maxima before and
-    after, and its share of the rounding error.
+    after, and its share of the rounding error. number None: the channel with the largest |x|.
 
     A persistent channel is high everywhere, a massive token is one spike. quantized: as in `outliers`.
     """
     part = linear(model, layer, projection, text)
-    number = part.channel(number)
+    number = int(part.x.abs().amax(dim=0).argmax()) if number is None else part.channel(number)
     mapping, origin = part.mapped(quantized)
     sides = ((part.unmapped(), "before: |x|", ORANGE), (mapping, f"after: |{formulas(mapping, 'x', 'W')[0]}|", GREEN))
     pieces = [escape(visible(piece)) for piece in part.activations.pieces]
@@ -314,8 +314,8 @@ def channel(
     even = 100 / part.x.shape[1]
     said = [
         f"factor s = {float(mapping.factors[number]):.3g}",
-        f"max |x| {tops[0]:.3g} → {tops[1]:.3g}",
-        f"max |w| {columns[0]:.3g} → {columns[1]:.3g}",
+        f"max |x| {short(tops[0])} → {short(tops[1])}",
+        f"max |w| {short(columns[0])} → {short(columns[1])}",
         f"share of the error {shares[0]:.2g} % → {shares[1]:.2g} % (an even share: {even:.2g} %)",
     ]
     mixed = "; after the rotation a channel is a mixture of all" if mapping.rotation is not None else ""

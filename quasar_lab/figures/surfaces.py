@@ -28,7 +28,7 @@ from torch import Tensor
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError
 from quasar_lab.figures.activations import Activations
-from quasar_lab.figures.linear import GRIDS, Linear, formulas, linear, product_errors, steps
+from quasar_lab.figures.linear import GRIDS, Linear, formulas, linear, product_errors, short, steps
 from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, finish
 from quasar_lab.smoothing import Mapping
 from quasar_lab.speculative import Prompt
@@ -264,11 +264,6 @@ def _planes(view: _View, scale: _Scale, side: int, grid: str, moved: bool) -> li
     return [*found, go.Scatter3d(**label, **({} if moved else still))]
 
 
-def _figures(value: float) -> str:
-    """Three figures, and no exponent on what people can read without."""
-    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.3g}"
-
-
 def _captions(before: _View, after: _View) -> list[dict[str, Any]]:
     """What each landscape is, with its largest value, and the readout of the step in full."""
     names = [name for pair in zip(before.formulas, after.formulas, strict=True) for name in pair]
@@ -278,7 +273,7 @@ def _captions(before: _View, after: _View) -> list[dict[str, Any]]:
         found.append(
             {
                 "name": f"caption {index}",
-                "text": f"<b>{'after' if index % 2 else 'before'}: |{name}|</b> · largest {_figures(top)}",
+                "text": f"<b>{'after' if index % 2 else 'before'}: |{name}|</b> · largest {short(top)}",
                 "x": sum(WIDTHS[index % 2]) / 2,
                 "y": HEIGHTS[index // 2][1],
                 "yanchor": "bottom",
