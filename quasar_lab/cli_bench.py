@@ -62,7 +62,8 @@ def bench_step(
         print_json(found)
         return
     print_table(found["steps"])
-    print_pairs({key: value for key, value in found.items() if key != "steps"})
+    print_table(found["ceilings"])
+    print_pairs({key: value for key, value in found.items() if key not in ("steps", "ceilings")})
 
 
 @bench.command("kernels")

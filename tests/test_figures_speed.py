@@ -290,13 +290,13 @@ def test_speedup_map_pins_the_run_twice(trace):
     assert float(expected_tokens(pin.x[0], 3)) == pytest.approx(7 / 3)
     assert judged.x[0] == pytest.approx(4 / 5)  # four accepted, one refused
     assert pin.y[0] == judged.y[0] == 3
-    # 7 tokens for 33 ms; one of bf16 costs 21 ms of a pass and 1 ms besides.
-    assert f"{7 * 22 / 33:.2f} × by its own clock" in subtitle_of(figure)
     assert "drafting 0.60 ms a token, 1.00 ms a round besides" in subtitle_of(figure)
     surface = figure.data[0]
     assert list(surface.y) == [1, 2, 3, 4, 5, 6, 7]
     draft, other = 3 / 5, 1.0
     assert surface.z[2][100] == pytest.approx(4 * 22 / (14 + 3 * draft + other))
+    worth = [tokens * 22 / (14 + 3 * draft + other) for tokens in (7 / 3, float(expected_tokens(0.8, 3)))]
+    assert "by the map {:.2f} ×, without short drafts {:.2f} ×".format(*worth) in subtitle_of(figure)
 
 
 def test_speedup_map_draws_break_even_where_it_is_and_says_where_it_is_not():

@@ -138,7 +138,7 @@ def _slope_label(figure: go.Figure, bandwidth: float) -> None:
         y=1,
         xref="paper",
         yref="paper",
-        text=f" ⟋ memory: {bandwidth:.1f} GB/s",
+        text=f" ↗ memory: {bandwidth:.1f} GB/s",
         showarrow=False,
         xanchor="left",
         yanchor="top",

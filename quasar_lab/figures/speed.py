@@ -243,7 +243,7 @@ def mean_round(traces: Sequence[Trace], parts: Mapping[str, Any] | None = None) 
     figure.update_layout(barmode="stack", bargap=0.45, legend_traceorder="normal")
     figure.update_xaxes(title_text="ms a round, mean", range=[0, 1.55 * max(heights)])
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    subtitle = "a round gives τ tokens: its time is divided by τ"
+    subtitle = "a round gives τ tokens: its time is divided by τ · runs made one after the other: compare within a bar"
     if parts is not None:
         subtitle += f" · {_estimated(parts)}"
     identity = {
@@ -251,7 +251,7 @@ def mean_round(traces: Sequence[Trace], parts: Mapping[str, Any] | None = None) 
         "recipe": ", ".join(dict.fromkeys(trace.header["verifier"] for trace in traces)),
         "rounds": sum(len(trace.rounds) for trace in traces),
     }
-    height = 300 + 62 * len(traces)
+    height = 340 + 68 * len(traces)
     return framed(figure, "The mean round of each run", subtitle, identity, timed=True, height=height, left=76)
 
 

@@ -50,7 +50,7 @@ def framed(
     head: int = 0,
     foot: int = 0,
 ) -> go.Figure:
-    """As `finish`, for figures that must stay readable at 400 px: nothing in it can run into anything else.
+    """As `finish`, for figures that must stay readable on a phone: nothing in it can run into anything else.
 
     Title, subtitle and stamp stand above the plot in lines short enough for a phone, so the space they take is known;
     the legend stands at the bottom of the figure, where plotly makes room for as many lines as it needs. left: pixels
@@ -78,8 +78,8 @@ def framed(
     return figure
 
 
-SUBTITLE_WIDTH, STAMP_WIDTH = 54, 60
-"""Characters of a line of subtitle and stamp that fit 400 pixels."""
+SUBTITLE_WIDTH, STAMP_WIDTH = 51, 58
+"""Characters of a line of subtitle and stamp that fit 380 pixels."""
 
 
 def wrapped(text: str, width: int) -> list[str]:
