@@ -14,9 +14,27 @@ from pathlib import Path
 from quasar_lab import storage
 from quasar_lab.errors import InputError
 
+REPOSITORY = "https://example.org/quasar_lab.git"
+"""Where notebooks opened far from the lab install it from: the one place of the address. A placeholder until the
+repository is published; `scripts/install_cells.py` carries a change into the notebooks."""
+
 FOLDER = "quasar_notebooks"
 QUIET = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
 """JupyterLab's page configuration: no question about news over the first notebook, and no look for updates."""
+
+
+def install_cell() -> str:
+    """The cell of every notebook that installs the lab where it is missing (Colab, a bare kernel in VS Code); elsewhere
+    it does nothing."""
+    from quasar_lab.embedded import WHEEL
+
+    return f"""\
+# Installs the lab where it is missing, as on Colab. Elsewhere this does nothing.
+import importlib.util
+
+if importlib.util.find_spec("quasar_lab") is None:
+    get_ipython().run_line_magic("pip", "install --quiet 'quasar-lab[lab] @ git+{REPOSITORY}'")
+    get_ipython().run_line_magic("pip", "install --quiet --no-deps {WHEEL}")"""
 
 
 def writable_notebooks(source: Path, here: Path) -> Path:

@@ -1,13 +1,12 @@
 """Panels: live or static by one rule; the live strip says every round once, in order, and stops when told."""
 
-import re
 import threading
 
 import pytest
 from toys import toy_pair
 
 from quasar_lab import audited, widgets
-from quasar_lab.errors import CheckpointError, InputError
+from quasar_lab.errors import InputError
 from quasar_lab.figures import StripHTML
 from quasar_lab.speculative import generate, stream
 from quasar_lab.widgets import explorer
@@ -190,28 +189,6 @@ def test_outlier_explorer_draws_only_the_latest_of_waiting_picks(embedded, monke
 def test_outlier_explorer_static_is_the_figure(embedded):
     figure = widgets.outlier_explorer(embedded, layer=3, projection="q_proj", text="one two", interactive=False)
     assert figure.layout.title.text == "Layer 3, qkv_proj: its input"
-
-
-def test_pick_model_survives_a_choice_that_cannot_be_loaded(w8a8, tmp_path):
-    panel = widgets.pick_model()
-    before = panel.model
-    panel.choice.value = str(tmp_path / "missing")
-    panel.reload()
-    panel.wait()
-    assert "is no folder here" in panel.message.value
-    assert panel.model is before
-    assert not panel.start.disabled
-    with pytest.raises(CheckpointError):
-        widgets.pick_model(str(tmp_path / "missing"), interactive=False)
-
-
-def test_pick_model_table_has_both_verifiers(w8a8):
-    table = widgets.pick_model(interactive=False)._repr_html_()
-    cells = re.findall(r"<td[^>]*padding[^>]*>([^<]*)</td>", table)
-    sizes = [w8a8.weight_bytes, w8a8.resident_bytes]
-    assert cells[5:9:2] == ["w8a8", "50%"]
-    assert cells[6:9:2] == [f"{size / 1e6:.1f} MB" for size in sizes]
-    assert "device cpu, backend " in table
 
 
 def test_error_notes_are_escaped():

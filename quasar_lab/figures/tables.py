@@ -79,7 +79,9 @@ def _cell(row: dict[str, Any] | None, best: float, base: bool) -> str:
     times = f"{row['speedup']:.2f} ×"
     times = f"<b>{times}</b>" if row["speedup"] == best else times
     tau = row["mean_acceptance_length"]
-    interval = "baseline" if base else f"{row['speedup_low']:.2f}–{row['speedup_high']:.2f}"
+    low, high = row["speedup_low"], row["speedup_high"]
+    # One question has no spread: an interval of no width would look like certainty.
+    interval = "baseline" if base else "no interval" if low == high else f"{low:.2f}–{high:.2f}"
     return (
         f'<td style="{CELL}">{times}<br><span style="{SMALL}">{interval}</span>'
         f'<br><span style="{SMALL}">τ {"–" if tau is None else format(tau, ".2f")}</span></td>'

@@ -80,7 +80,7 @@ SESSION = Session()
 class ModelPanel:
     """model: the BF16 decoder. quantized: the same model by the recipe."""
 
-    def __init__(self, choice: Choice, interactive: bool, session: Session = SESSION):
+    def __init__(self, choice: Choice, interactive: bool, session: Session):
         self._live, self._session = enabled(interactive), session
         refused: QuasarError | None = None
         if self._live and session.by_hand is not None:
@@ -214,4 +214,4 @@ def pick_model(
 
     Raises QuasarError when that cannot be and no model was loaded before.
     """
-    return ModelPanel(Choice(model, recipe, device, backend), interactive)
+    return ModelPanel(Choice(model, recipe, device, backend), interactive, SESSION)

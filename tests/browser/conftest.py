@@ -1,0 +1,135 @@
+"""A browser and a JupyterLab to try the lab in as a person would; without chromium these tests are skipped, and say so.
+
+Every page is watched: what its console calls an error, and every request that leaves this machine.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from quasar_lab import lab, reports
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-unsafe-swiftshader"]
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+HERE = ("127.0.0.1", "localhost")
+
+
+@dataclass
+class Watched:
+    """errors: what the console or an uncaught exception said. outside: addresses asked for beyond this machine."""
+
+    errors: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip("no chromium here; install it with: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        try:
+            found = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        except api.Error as error:
+            pytest.skip(f"{path} does not start: {str(error).splitlines()[0]}")
+        yield found
+        found.close()
+
+
+@contextmanager
+def watched_page(browser, **options) -> Iterator[tuple]:
+    """(page, what was seen on it); requests that would leave this machine are noted and refused."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1000}, **options)
+    seen = Watched()
+
+    def gate(route):
+        address = route.request.url
+        host = address.partition("://")[2].partition("/")[0].rpartition("@")[2].partition(":")[0]
+        if address.startswith(("file:", "data:", "blob:", "about:")) or host in HERE:
+            route.continue_()
+        else:
+            seen.outside.append(address)
+            route.abort()
+
+    context.route("**/*", gate)
+    page = context.new_page()
+    page.on("console", lambda message: seen.errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    try:
+        yield page, seen
+    finally:
+        context.close()
+
+
+@pytest.fixture
+def page(browser):
+    """(page, what was seen on it)."""
+    with watched_page(browser) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def jupyter(tmp_path_factory):
+    """Address of a JupyterLab on a copy of the notebooks, started as `quasar-lab lab` does, with a token: name → address
+    of a notebook."""
+    folder = tmp_path_factory.mktemp("lab")
+    notebooks = folder / "notebooks"
+    shutil.copytree(reports.notebook_folder(), notebooks, ignore=shutil.ignore_patterns(".*"))
+    token, port = secrets.token_hex(16), _free_port()
+    settings = {
+        **os.environ,
+        **lab.environment(folder / "jupyter"),
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+    }
+    settings.pop("QUASAR_HEADLESS", None)
+    settings.pop("PLOTLY_RENDERER", None)
+    arguments = [
+        *lab.command(notebooks, port),
+        "--no-browser",
+        f"--IdentityProvider.token={token}",
+        "--LabApp.expose_app_in_browser=True",
+        "--ServerApp.port_retries=0",
+    ]
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(arguments, env=settings, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        try:
+            _answers(f"http://127.0.0.1:{port}/api/status?token={token}", server, folder / "server.log")
+            yield lambda name: f"http://127.0.0.1:{port}/lab/tree/{name}.ipynb?token={token}&reset"
+        finally:
+            server.terminate()
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                server.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _answers(address: str, server: subprocess.Popen, log: Path, seconds: float = 120) -> None:
+    """Returns when the server answers; fails with its log when it ends or stays silent."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and server.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
