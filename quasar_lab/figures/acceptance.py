@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from quasar_lab.figures.style import BLUE, GREEN, GREY, escape, finish
+from quasar_lab.figures.style import BLUE, GREEN, GREY, escape, framed
 from quasar_lab.trace import Trace
 from quasar_lab.trace import acceptance as measure
 
@@ -44,7 +44,7 @@ def acceptance(trace: Trace) -> go.Figure:
     if rate is not None:
         _survival(figure, trace, numbers["survival"])
     figure.update_layout(barmode="stack", bargap=0.3)
-    figure.update_xaxes(title_text="accepted drafts in the round", dtick=1, row=1, col=1)
+    figure.update_xaxes(title_text="drafts kept", dtick=1, row=1, col=1)
     figure.update_yaxes(title_text="rounds", rangemode="tozero", row=1, col=1)
     emitted = len(trace.token_ids) - (trace.prefill is not None)
     facts = [
@@ -56,9 +56,7 @@ def acceptance(trace: Trace) -> go.Figure:
     if trace.audited:
         refusing = sum(audit.accepted < audit.length for audit in trace.audits)
         facts.insert(3, f"{refusing} of {len(trace.audits)} audits took tokens back")
-    finish(figure, "How many drafts are kept", " · ".join(facts), header, height=430)
-    figure.update_layout(margin={"t": 128}, legend={"y": 1.1})
-    return figure
+    return framed(figure, "How many drafts are kept", " · ".join(facts), header, height=460, head=26)
 
 
 def _survival(figure: go.Figure, trace: Trace, survival: Sequence[float | None]) -> None:
@@ -79,5 +77,5 @@ def _survival(figure: go.Figure, trace: Trace, survival: Sequence[float | None])
         row=1,
         col=2,
     )
-    figure.update_xaxes(title_text="position in the draft", dtick=1, range=[0.5, gamma + 0.5], row=1, col=2)
-    figure.update_yaxes(title_text="share kept", range=[0, 1.15], tickformat=".0%", dtick=0.25, row=1, col=2)
+    figure.update_xaxes(title_text="draft position", dtick=1, range=[0.5, gamma + 0.5], row=1, col=2)
+    figure.update_yaxes(range=[0, 1.15], tickformat=".0%", dtick=0.25, row=1, col=2)
