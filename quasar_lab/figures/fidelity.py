@@ -99,8 +99,7 @@ def _reach(result: Mapping[str, Any]) -> list[float]:
 def _spread(figure: go.Figure, result: Mapping[str, Any]) -> None:
     """Shares of all positions by KL, beside the axis that shows the first of them."""
     table = result["kl_histogram"]
-    edges, counts = table["edges"], [*table["counts"]]
-    counts[0] += table["below"]
+    edges, counts = table["edges"], _counts(table)
     figure.add_bar(
         orientation="h",
         x=[count / result["tokens"] for count in counts],
