@@ -80,7 +80,7 @@ def step_time(result: dict[str, Any]) -> go.Figure:
         f"{result['bandwidth_gb_s']:.1f} GB/s, measured here"
     )
     identity = {**result, "recipe": ", ".join(verifiers), "samples": samples_of(result["steps"])}
-    head = READOUT_LINE * (len(verifiers) + 1) + 8
+    head = READOUT_LINE * (len(verifiers) + 1) + 14
     framed(figure, "Time of one verify pass", subtitle, identity, timed=True, height=590, head=head, foot=78)
     _slider(figure, {name: {row["width"]: row for row in rows} for name, rows in verifiers.items()})
     return figure
