@@ -46,7 +46,7 @@ class _Row:
 
     def __init__(self, trace: Trace, reference: Trace | None):
         header, ids = trace.header, trace.token_ids
-        self.name = f"{header['verifier']} {'plain' if header['drafter'] == 'none' else header['drafter']}"
+        self.name = f"{header['verifier']} {'alone' if header['drafter'] == 'none' else '· ' + header['drafter']}"
         self.pieces = [piece for _, piece, _ in emitted(trace)]
         self.reference = reference is None
         found = None if reference is None else difference(reference, trace)
