@@ -16,7 +16,7 @@ from quasar_lab.figures.strip import StripHTML, asset
 from quasar_lab.figures.style import stamp, visible
 from quasar_lab.trace import Trace
 
-BLOCK = 8
+BLOCK = 6
 """Tokens to a block; blocks stand side by side where there is room."""
 
 
