@@ -46,6 +46,9 @@ def built(tmp_path_factory):
     """A report of one good and one failing notebook, with layer = 4: (folder, whether all went well)."""
     folder = tmp_path_factory.mktemp("reports")
     good = write(folder, "good", new_markdown_cell("Formula $x^2$, [next](bad.ipynb#there)."), new_code_cell(GOOD))
+    nameless = nbformat.read(good, as_version=4)
+    del nameless.metadata["kernelspec"]  # as some editors leave it: neither kernel nor language
+    nbformat.write(nameless, good)
     bad = write(
         folder,
         "bad",
@@ -53,7 +56,14 @@ def built(tmp_path_factory):
         new_code_cell("raise ValueError('on purpose')"),
         new_code_cell("print('after')"),
     )
-    return folder / "out", reports.build([bad, good], folder / "out", {"layer": "4"}, timeout=60)
+    foreign = nbformat.read(bad, as_version=4)
+    foreign.metadata["kernelspec"] = {"display_name": "Mine", "language": "python", "name": "no-such-kernel"}
+    foreign.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {}}  # no "state": stops nbconvert
+    nbformat.write(foreign, bad)
+    before = good.read_bytes(), bad.read_bytes()
+    well = reports.build([bad, good], folder / "out", {"layer": "4"}, timeout=60)
+    assert (good.read_bytes(), bad.read_bytes()) == before
+    return folder / "out", well
 
 
 @pytest.mark.slow
@@ -99,6 +109,7 @@ def test_a_page_draws_figures_and_asks_nothing_from_outside(built):
     assert re.search(r"<details class=\"data\">.*<td>4</td>", page)
     assert len(page) < 4_000_000
     assert sources(page) == ["plotly.min.js"]
+    assert not re.search("require(js|[.]min)", page, re.IGNORECASE)  # plotly would hand itself to it, and draw nothing
     (figure,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
     figure = json.loads(figure)
     assert (figure["data"][0]["name"], figure["data"][0]["y"], figure["frames"]) == ("</script>", [4, 4], [])
@@ -298,6 +309,7 @@ def test_outputs_of_every_kind_are_shown_and_text_stays_text():
         output(data={"text/html": "<em>ours</em>", "text/plain": "no"}),
         output(data={"image/png": "aGk=\n"}),
         output(data={MIME: {"name": "<n>", "value": 1, "unit": "<u>"}}),
+        output(data={"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "HBox(dead)"}),
         nbformat.from_dict({"output_type": "stream", "name": "stderr", "text": "\x1b[31mred\x1b[0m & <s>"}),
     ]
     page = notebook_page(new_notebook(cells=[cell]), "<title>", "plotly.min.js")
@@ -308,8 +320,10 @@ def test_outputs_of_every_kind_are_shown_and_text_stays_text():
         "&lt;n&gt;",
         "red &amp; &lt;s&gt;",
         "&lt;title&gt;",
+        "a live widget",
     ):
         assert piece in page
+    assert "dead" not in page
     assert "plotly.min.js" not in page  # no figure, no script
     assert results(new_notebook(cells=[cell])) == [{"name": "<n>", "value": 1, "unit": "<u>"}]
 

@@ -170,6 +170,7 @@ def execute(notebook: NotebookNode, values: Mapping[str, Any], timeout: int) -> 
                 str(done),
                 parameters=dict(values),
                 kernel_name=KERNEL,
+                language="python",  # some editors leave a notebook without one
                 extra_arguments=QUIET,
                 # papermill's own limit is per cell; nbclient asks this before each one.
                 timeout_func=lambda cell: max(1.0, deadline - time.monotonic()),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quasar_lab.reports.build import Run
 
 PLOTLY = "application/vnd.plotly.v1+json"
+WIDGET = "application/vnd.jupyter.widget-view+json"
 SKIPPED_TAGS = {"papermill-error-cell-tag", "install"}
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -149,6 +150,8 @@ def _output(output: NotebookNode) -> str:
         return f'<p class="result">{_number(Result(**data[MIME]))}</p>'
     if PLOTLY in data:
         return _figure(data[PLOTLY])
+    if WIDGET in data:
+        return '<p class="small">a live widget, which a page cannot show</p>'
     if "text/html" in data:
         return f'<div class="output">{data["text/html"]}</div>'
     if "text/markdown" in data:

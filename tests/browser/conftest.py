@@ -82,8 +82,8 @@ def page(browser):
 
 @pytest.fixture(scope="session")
 def jupyter(tmp_path_factory):
-    """Address of a JupyterLab on a copy of the notebooks, started as `quasar-lab lab` does, with a token: name → address
-    of a notebook."""
+    """name → address of a notebook in a JupyterLab on a copy of them all, started as `quasar-lab lab` does, with a
+    token."""
     folder = tmp_path_factory.mktemp("lab")
     notebooks = folder / "notebooks"
     shutil.copytree(reports.notebook_folder(), notebooks, ignore=shutil.ignore_patterns(".*"))

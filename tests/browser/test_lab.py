@@ -15,9 +15,17 @@ READY = """() => {
   return Boolean(panel && panel.content && panel.content.model && panel.sessionContext.session
     && panel.sessionContext.session.kernel && panel.sessionContext.session.kernel.status === "idle");
 }"""
-CELLS = """() => window.jupyterapp.shell.currentWidget.content.widgets.filter((cell) => cell.model.type === "code").map((cell) => ({
-  count: cell.model.executionCount, source: cell.model.sharedModel.source, outputs: cell.model.outputs.toJSON(),
-}))"""
+CELLS = """() => {
+  const cells = window.jupyterapp.shell.currentWidget.content.widgets.filter((cell) => cell.model.type === "code");
+  return cells.map(({ model }) => (
+    { count: model.executionCount, source: model.sharedModel.source, outputs: model.outputs.toJSON() }
+  ));
+}"""
+ENDED = f"""() => {{
+  const cells = ({CELLS})();
+  const failed = cells.some((cell) => cell.outputs.some((output) => output.output_type === "error"));
+  return failed || cells.every((cell) => cell.count !== null);
+}}"""
 OURS = re.compile(r"quasar|strip\.js|Error rendering|Error displaying|is not defined|Cannot read", re.IGNORECASE)
 
 
@@ -33,12 +41,7 @@ class Lab:
         """Run ▸ Run All Cells, until every cell has run; fails with the first error that a cell shows."""
         self.page.get_by_role("menuitem", name="Run", exact=True).click()
         self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-        self.page.wait_for_function(
-            f"() => {{ const cells = ({CELLS})(); return cells.some((cell) => cell.outputs.some((o) => o.output_type === 'error'))"
-            " || cells.every((cell) => cell.count !== null); }",
-            timeout=minutes * MINUTES,
-            polling=500,
-        )
+        self.page.wait_for_function(ENDED, timeout=minutes * MINUTES, polling=500)
         assert self.errors() == []
         return self.page.evaluate(CELLS)
 
@@ -174,10 +177,10 @@ def test_a_saved_notebook_holds_no_megabytes_of_script_and_can_be_converted(note
     """FigureWidget would store plotly's script; widget state without its "state" stops nbconvert."""
     lab = notebook("05_drafters")
     lab.run_all()
-    lab.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     text = lab.page.evaluate("() => JSON.stringify(window.jupyterapp.shell.currentWidget.content.model.toJSON())")
     assert len(text) < 1_000_000
     document = nbformat.reads(text, as_version=4)
     assert document.metadata.kernelspec.name == "python3"
     page, _ = HTMLExporter().from_notebook_node(document)
-    assert "The text decides" in page
+    assert "Drafters: who guesses" in page
+    assert "interactive = True" in re.sub("<[^>]+>", "", page)
