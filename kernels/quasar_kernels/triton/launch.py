@@ -23,6 +23,7 @@ from torch import Tensor
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 FP_FUSION = False
 MOST_PROGRAMS = 2**31 - 1
+MOST_CHANNELS = 32768
 
 _recorded: list["Launch"] | None = None
 
@@ -106,3 +107,14 @@ def floats(x: Tensor) -> tuple[torch.dtype, ...]:
 def next_power(n: int) -> int:
     """The smallest power of two that is at least n."""
     return 1 << max(n - 1, 0).bit_length()
+
+
+def row_tile(size: int) -> tuple[int, int]:
+    """For a program that holds a whole row of `size` numbers in registers: the tile, a power of two, and its warps.
+
+    Both depend on the size alone, so the order of a row's sums does too. Raises ValueError above 32768.
+    """
+    if not 1 <= size <= MOST_CHANNELS:
+        raise ValueError(f"a row has {size} numbers; accepted: 1…{MOST_CHANNELS}")
+    block = max(next_power(size), 16)
+    return block, min(max(block // 512, 1), 32)

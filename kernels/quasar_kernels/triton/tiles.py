@@ -1,0 +1,72 @@
+"""Which tile a product or an attention takes: reviewable numbers in JSON, one file per device, beside this module.
+
+`tiles/conservative.json` is set by hand to fit every GPU from sm_80 on; it was not measured.
+`kernels/benchmarks/tune_triton.py` measures and writes `tiles/<device>.json`, which wins where its device matches. In a
+file the entry of the nearest shape is taken (distance of log N and log K), so one tuned model serves its neighbours.
+The choice depends on shape and device alone, never on the width of a pass.
+
+Keys of an entry. Products: n, k (the shape it was tuned for), rows (16, fixed, but for `linear_w8a8_wide`), block_n,
+block_k, split_k, warps, stages; of `linear_bf16` also engine, "triton", or "cublas" where the vendor's product at the
+fixed sixteen rows was faster. Attention: size, per (query heads of a group), rows (of a tile: queries × heads), split
+(positions per program), warps, stages.
+"""
+
+import json
+import re
+import warnings
+from functools import cache
+from math import log
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FOLDER = Path(__file__).parent / "tiles"
+CONSERVATIVE = "conservative"
+
+
+def device_slug(name: str) -> str:
+    """The file name of a device: "NVIDIA H200" → "nvidia-h200"."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+@cache
+def table(slug: str) -> dict[str, Any]:
+    """The entries for a device, by op: its own file, completed by the conservative one; warns once where there is
+    none."""
+    entries = json.loads((FOLDER / f"{CONSERVATIVE}.json").read_text(encoding="utf-8"))
+    own = FOLDER / f"{slug}.json"
+    if own.exists():
+        entries |= json.loads(own.read_text(encoding="utf-8"))
+    elif slug != CONSERVATIVE:
+        warnings.warn(
+            f"no tuned tiles for {slug}; conservative ones run: kernels/benchmarks/tune_triton.py writes {own.name}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return entries
+
+
+@cache
+def _slug(device: torch.device) -> str:
+    return device_slug(torch.cuda.get_device_name(device)) if device.type == "cuda" else CONSERVATIVE
+
+
+@cache
+def linear_tile(op: str, outputs: int, inputs: int, device: torch.device) -> dict[str, Any]:
+    """The tile of a product [M, inputs] × [outputs, inputs]ᵀ."""
+
+    def distance(entry: dict[str, Any]) -> float:
+        return abs(log(entry["n"] / outputs)) + abs(log(entry["k"] / inputs))
+
+    return min(table(_slug(device))[op], key=distance)
+
+
+@cache
+def attend_tile(size: int, per: int, device: torch.device) -> dict[str, Any]:
+    """The tile of attention with heads of `size` numbers, `per` query heads a group."""
+
+    def distance(entry: dict[str, Any]) -> float:
+        return abs(log(entry["size"] / size)) + abs(log(entry["per"] / per))
+
+    return min(table(_slug(device))["attend"], key=distance)
