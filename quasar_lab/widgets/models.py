@@ -30,7 +30,7 @@ NAME_CELL = 'style="padding: 5px 28px 5px 0; text-align: left"'
 NUMBER_CELL = 'style="padding: 5px 0 5px 28px; text-align: right; white-space: nowrap"'
 """Cells bring their look with them: a widget's HTML gets no table style from the page."""
 
-RECIPES = ("w8a8", "w8a8-plain", "w8a8-smoothquant:0.5", "w8a8-smoothquant:0.85")
+RECIPES = ("w8a8", "w8a8-plain", "w8a8-smoothquant:0.5", "w8a8-smoothquant:0.85", "w8a8-searched", "w8a8-shifted")
 DEVICES, BACKENDS = ("cpu", "cuda"), ("auto", "cpu", "reference", "triton")
 
 
