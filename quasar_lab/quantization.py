@@ -29,7 +29,7 @@ from torch import Tensor
 from quasar_lab import calibration, storage
 from quasar_lab.calibration import Key, Statistics
 from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig
-from quasar_lab.decoder import Decoder, Int8Linear, Layer, select_ops
+from quasar_lab.decoder import Decoder, Int8Linear, Layer, moved, select_ops
 from quasar_lab.errors import CheckpointError, RecipeError
 from quasar_lab.progress import announce
 from quasar_lab.recipes import (
@@ -52,7 +52,7 @@ from quasar_lab.smoothing import (
     value_factors,
 )
 
-SCHEMA = 3
+SCHEMA = 4
 RECORD, WEIGHTS = "recipe.json", "weights.safetensors"
 
 
@@ -308,17 +308,19 @@ def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
     if record.get("checksum") != decoder.checkpoint.checksum:
         raise RecipeError(f"{folder} was made from {record.get('model')} with other weights; prepare it again")
     ops, saved, config = select_ops(decoder.backend, decoder.device), _SavedTensors(folder / WEIGHTS), decoder.config
+    device = decoder.device
 
     shapes = config.projection_shapes()
 
     def linear(layer: int, projection: str, base: str, shape: tuple[int, int]) -> Int8Linear:
         wq, mapping = saved.get(f"{base}.wq", torch.int8, shape), found.get((layer, projection))
         transform = None if mapping is None else online(mapping, projection)
+        bias = saved.optional(f"{base}.bias", shape[:1])
         return Int8Linear(
-            weight=ops.pack_w8a8(wq),
-            wscale=saved.get(f"{base}.wscale", torch.float32, shape[:1]),
-            bias=saved.optional(f"{base}.bias", shape[:1]),
-            transform=transform,
+            weight=ops.pack_w8a8(wq.to(device)),
+            wscale=saved.get(f"{base}.wscale", torch.float32, shape[:1]).to(device),
+            bias=None if bias is None else bias.to(device),
+            transform=None if transform is None else moved(transform, device),
             shape=shape,
         )
 
@@ -329,8 +331,8 @@ def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
         base = f"layers.{index}"
         return replace(
             original,
-            attention_norm=saved.get(f"{base}.attention_norm", torch.float32, (config.hidden,)),
-            mlp_norm=saved.get(f"{base}.mlp_norm", torch.float32, (config.hidden,)),
+            attention_norm=saved.get(f"{base}.attention_norm", torch.float32, (config.hidden,)).to(device),
+            mlp_norm=saved.get(f"{base}.mlp_norm", torch.float32, (config.hidden,)).to(device),
             qkv_proj=part(index, "qkv_proj"),
             o_proj=part(index, "o_proj"),
             gate_up_proj=part(index, "gate_up_proj"),
