@@ -5,22 +5,22 @@ overwritten by the next pass. Nothing is copied, so a rollback costs nothing. Ca
 does not fit is refused before it starts.
 """
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
 from quasar_lab.errors import InputError
 
 
 class KVCache:
-    """k, v: f32 [layers, kv_heads, capacity, head_dim]; `length` rows are valid."""
+    """k, v [layers, kv_heads, at least `capacity` rows, head_dim], f32 on CPUs; `length` rows are valid.
 
-    def __init__(self, layers: int, kv_heads: int, capacity: int, head_dim: int):
-        self.k, self.v = (torch.empty(layers, kv_heads, capacity, head_dim) for _ in range(2))
+    arena: whose memory that is, where it is leased (`graphs`).
+    """
+
+    def __init__(self, k: Tensor, v: Tensor, capacity: int, arena: Any = None):
+        self.k, self.v, self.capacity, self.arena = k, v, capacity, arena
         self.length = 0
-
-    @property
-    def capacity(self) -> int:
-        return self.k.shape[2]
 
     @property
     def row_bytes(self) -> int:
@@ -28,7 +28,7 @@ class KVCache:
         return 2 * self.k.shape[0] * self.k.shape[1] * self.k.shape[3] * self.k.element_size()
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer, each f32 [kv_heads, capacity, head_dim] (views)."""
+        """Keys and values of one layer, each [kv_heads, rows, head_dim] (views)."""
         return self.k[index], self.v[index]
 
     def require(self, rows: int) -> None:

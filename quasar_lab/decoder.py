@@ -2,8 +2,8 @@
 
 A decoder is data: norms, four linears per layer, an embedding and a head. Each linear is `Bf16Linear` or `Int8Linear`;
 `forward` asks the linear what input it wants and is otherwise the same code, so the two verifiers differ in nothing but
-the products. All arithmetic is in the ops of `quasar_kernels`; the residual stream, norms, activations and the KV cache
-are FP32 on CPUs.
+the products. All arithmetic is in the ops of `quasar_kernels`. The residual stream and the norms are FP32; activations
+and the KV cache are FP32 on CPUs and BF16 on GPUs, where passes are replayed as CUDA graphs (`graphs`).
 
 Why not the transformers model: its step depends on the width of the pass in the last bits (BLAS picks kernels by
 shape), so greedy speculative output would drift from plain output; here equality is exact, for any draft (design of the
@@ -13,11 +13,12 @@ outside the five families.
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from math import pi
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from quasar_kernels import BackendUnavailable, Transform, select
@@ -27,12 +28,15 @@ from torch import Tensor
 from quasar_lab.cache import KVCache
 from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig, open_checkpoint
 from quasar_lab.errors import BackendError, InputError
+from quasar_lab.graphs import TOP, CudaRuntime, Engine, Numbers, Results, Seconds
 from quasar_lab.smoothing import Mapping, ValueMap, value_map
 from quasar_lab.tokenizer import Tokenizer
 
+Moved = TypeVar("Moved", Transform, ValueMap)
+
 Taps = Callable[[int, str, Tensor], None]
-"""Called with (layer, projection, input f32 [M, K]) before every product; the head is ("lm_head", layer = number of
-layers)."""
+"""Called with (layer, projection, input f32 [M, K] on the CPU) before every product; the head is ("lm_head", layer =
+number of layers)."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,29 @@ class Layer:
 @dataclass(frozen=True)
 class Output:
     """logits f32 [M, vocab] ("all") or [1, vocab] ("last"); hidden f32 [M, hidden] after the final norm, when asked
-    for."""
+    for.
+
+    From a device, where results are pending when a call returns: top, the likeliest tokens as `graphs.Results` packs
+    them, so that one transfer reads them; seconds, what the pass took, to be asked after that.
+    """
 
     logits: Tensor
     hidden: Tensor | None
+    top: Tensor | None = None
+    seconds: Seconds | None = None
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the rows of a pass are, as the ops take it. On CPUs numbers, and cos, sin f32 [M, D/2] of every row; on a
+    device i32 tensors, cos and sin tables [context, D/2], and the rows' positions in them."""
+
+    start: Any
+    lengths: Any
+    parents: Any
+    cos: Tensor
+    sin: Tensor
+    positions: Tensor | None = None
 
 
 @dataclass(repr=False)
@@ -120,13 +143,15 @@ class Decoder:
     _angles: tuple[Tensor, Tensor] = field(init=False, repr=False)
     _plan: Any = field(init=False, repr=False)
     """All layers in one call, where the backend offers it: the same ops, the same bits, no Python between them."""
+    _engine: Engine | None = field(init=False, repr=False)
+    """The passes of a backend whose ops read positions and lengths on the device, None for others."""
 
     def __post_init__(self) -> None:
         frequencies = inverse_frequencies(self.config)
         angles = torch.arange(self.config.context, dtype=torch.float32)[:, None] * frequencies
-        self._angles = angles.cos(), angles.sin()
+        self._angles = angles.cos().to(self.device), angles.sin().to(self.device)
         self.value_maps = {
-            layer: value_map(mapping, self.config)
+            layer: placed(value_map(mapping, self.config), self.device)
             for (layer, projection), mapping in self.mappings.items()
             if projection == "o_proj"
         }
@@ -134,6 +159,10 @@ class Decoder:
         if plan is not None:
             plan = plan(self.layers, groups=config.kv_heads, size=config.head_dim, eps=config.eps, window=config.window)
         self._plan = plan
+        self._engine = None
+        if hasattr(self.ops, "embed_rows"):
+            runtime = CudaRuntime() if self.device == "cuda" else self.ops.runtime()
+            self._engine = Engine(config, runtime, self.ops.activations(torch.device(self.device)), self.device)
 
     def __repr__(self) -> str:
         return f"<Decoder {self.checkpoint.name} {self.name} on {self.device}, backend {self.backend}>"
@@ -196,7 +225,11 @@ class Decoder:
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache of `capacity` rows (default: the whole context)."""
         config = self.config
-        return KVCache(config.layers, config.kv_heads, min(capacity or config.context, config.context), config.head_dim)
+        rows = min(capacity or config.context, config.context)
+        if self._engine is not None:
+            return self._engine.new_cache(rows)
+        k, v = (torch.empty(config.layers, config.kv_heads, rows, config.head_dim) for _ in range(2))
+        return KVCache(k, v, rows)
 
     def rollback(self, cache: KVCache, length: int) -> None:
         cache.rollback(length)
@@ -246,21 +279,44 @@ class Decoder:
         cache.require(rows)
         depths = list(range(rows)) if parents is None else _depths(parents)
         lengths = [start + depth + 1 for depth in depths]
-        places = torch.as_tensor(positions if positions is not None else [length - 1 for length in lengths])
+        places = [length - 1 for length in lengths] if positions is None else list(positions)
+        if positions is not None and not all(0 <= place < self.context for place in places):
+            raise InputError(f"positions are {places}; accepted: 0…{self.context - 1}")
         order = range(len(self.layers)) if layers is None else layers
+        if self._engine is not None:
+            launch, last = partial(self._launch, order=order, taps=taps and _on_host(taps)), logits == "last"
+            whole = not (parents is None and layers is None and taps is None)
+            numbers = tokens.tolist(), places, lengths, parents
+            out = Output(*self._engine.run(launch, cache, *numbers, last=last, hidden=hidden, whole=whole))
+            cache.length = start + rows
+            return out
         with nullcontext() if self._plan is None else single_torch_thread():
-            cos, sin = self._angles[0][places], self._angles[1][places]
+            at = _Places(start, lengths, parents, *(table[torch.as_tensor(places)] for table in self._angles))
             x = self.embed(tokens)
             if self._plan is not None and taps is None:
-                x = self._plan.run(x, order, cache.k, cache.v, start, cos, sin, lengths, parents)
+                x = self._plan.run(x, order, cache.k, cache.v, start, at.cos, at.sin, lengths, parents)
             else:
                 for index in order:
-                    x = self._block(x, index, cache, start, cos, sin, lengths, parents, taps)
+                    x = self._block(x, index, cache, at, taps)
             cache.length = start + rows
-            out = self.ops.rmsnorm(x, self.norm, self.config.eps) if hidden else None
+            normed = self.ops.rmsnorm(x, self.norm, self.config.eps) if hidden else None
             if logits == "last":
                 x = x[-1:]
-            return Output(self._after_norm(x, self.norm, self.head, len(self.layers), "lm_head", taps), out)
+            return Output(self._after_norm(x, self.norm, self.head, len(self.layers), "lm_head", taps), normed)
+
+    def _launch(
+        self, numbers: Numbers, cache: KVCache, results: Results, *, order: Sequence[int], taps: Taps | None
+    ) -> None:
+        """Every op of a pass on the device: what a graph captures."""
+        at = _Places(numbers.start, numbers.lengths, numbers.parents, *self._angles, numbers.positions)
+        x = self.ops.embed_rows(self.embedding, numbers.ids)
+        for index in order:
+            x = self._block(x, index, cache, at, taps)
+        if results.hidden is not None:
+            self.ops.rmsnorm(x, self.norm, self.config.eps, out=results.hidden)
+        x = x[-results.logits.shape[0] :]
+        self._after_norm(x, self.norm, self.head, len(self.layers), "lm_head", taps, out=results.logits)
+        self.ops.top_rows(results.logits, min(TOP, self.vocab), out=results.top)
 
     def embed(self, ids: Sequence[int] | Tensor) -> Tensor:
         """The residual stream f32 [M, hidden] that enters block 0."""
@@ -270,29 +326,22 @@ class Decoder:
         """Block `index` alone, over a whole sequence from position 0: stream f32 [M, hidden] → stream; for `index` =
         number of layers, the final norm's tap, and x as it is."""
         rows = x.shape[0]
+        if self._engine is not None:
+            taps = _on_host(taps)
         if index == len(self.layers):
             taps(index, "lm_head", self.ops.rmsnorm(x, self.norm, self.config.eps))
             return x
         lengths, (cos, sin) = list(range(1, rows + 1)), self._angles
-        return self._block(x, index, self.new_cache(rows), 0, cos[:rows], sin[:rows], lengths, None, taps)
+        at = _Places(0, lengths, None, cos[:rows], sin[:rows])
+        return self._block(x, index, self.new_cache(rows), at, taps)
 
-    def _block(
-        self,
-        x: Tensor,
-        index: int,
-        cache: KVCache,
-        start: int,
-        cos: Tensor,
-        sin: Tensor,
-        lengths: list[int],
-        parents: Sequence[int] | None,
-        taps: Taps | None,
-    ) -> Tensor:
+    def _block(self, x: Tensor, index: int, cache: KVCache, at: _Places, taps: Taps | None) -> Tensor:
         ops, layer, config = self.ops, self.layers[index], self.config
         k, v = cache.layer(index)
         qkv = self._after_norm(x, layer.attention_norm, layer.qkv_proj, index, "qkv_proj", taps)
-        q = ops.rope_append(qkv, k, v, start, cos, sin, layer.q_norm, layer.k_norm, config.eps)
-        mixed = ops.attend(q, k, v, lengths, parents, config.window)
+        tables = {} if at.positions is None else {"positions": at.positions}
+        q = ops.rope_append(qkv, k, v, at.start, at.cos, at.sin, layer.q_norm, layer.k_norm, config.eps, **tables)
+        mixed = ops.attend(q, k, v, at.lengths, at.parents, config.window)
         if taps is not None:
             taps(index, "o_proj", mixed)
         o = layer.o_proj
@@ -310,18 +359,33 @@ class Decoder:
         return ops.linear_bf16(ops.silu_mul(gate_up), down.weight, down.bias, x)
 
     def _after_norm(
-        self, x: Tensor, gain: Tensor, linear: Linear, layer: int, projection: str, taps: Taps | None
+        self, x: Tensor, gain: Tensor, linear: Linear, layer: int, projection: str, taps: Taps | None, **out: Tensor
     ) -> Tensor:
-        """A linear that follows a norm: the norm is fused with the rounding where the linear is INT8."""
+        """A linear that follows a norm: the norm is fused with the rounding where the linear is INT8. A device's ops
+        write to `out`."""
         if taps is not None:
             taps(layer, projection, self.ops.rmsnorm(x, gain, self.config.eps))
         if isinstance(linear, Int8Linear):
-            return self._int8(linear, self.ops.rmsnorm_quantize(x, gain, self.config.eps, linear.transform))
-        return self.ops.linear_bf16(self.ops.rmsnorm(x, gain, self.config.eps), linear.weight, linear.bias)
+            return self._int8(linear, self.ops.rmsnorm_quantize(x, gain, self.config.eps, linear.transform), **out)
+        return self.ops.linear_bf16(self.ops.rmsnorm(x, gain, self.config.eps), linear.weight, linear.bias, **out)
 
-    def _int8(self, linear: Int8Linear, row: tuple[Tensor, Tensor], residual: Tensor | None = None) -> Tensor:
+    def _int8(
+        self, linear: Int8Linear, row: tuple[Tensor, Tensor], residual: Tensor | None = None, **out: Tensor
+    ) -> Tensor:
         q, scale = row
-        return self.ops.linear_w8a8(q, scale, linear.weight, linear.wscale, linear.bias, residual)
+        return self.ops.linear_w8a8(q, scale, linear.weight, linear.wscale, linear.bias, residual, **out)
+
+
+def placed(parts: Moved, device: str) -> Moved:
+    """A transform or value map with its tensors on the device; on CPUs they are the same ones."""
+    tensors: dict[str, Any] = {part.name: getattr(parts, part.name) for part in fields(parts)}
+    tensors = {name: tensor if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
+    return replace(parts, **tensors)
+
+
+def _on_host(taps: Taps) -> Taps:
+    """Taps see FP32 on the CPU, whatever the device computes with."""
+    return lambda layer, projection, x: taps(layer, projection, x.float().cpu())
 
 
 def _depths(parents: Sequence[int]) -> list[int]:
@@ -365,19 +429,23 @@ def bf16_decoder(checkpoint: Checkpoint, device: str = "cpu", backend: str = "au
     ops, config = select_ops(backend, device), checkpoint.config
 
     def linear(weight: Tensor, bias: Tensor | None = None) -> Bf16Linear:
-        return Bf16Linear(ops.pack_bf16(weight), bias, (weight.shape[0], weight.shape[1]))
+        bias = None if bias is None else bias.to(device)
+        return Bf16Linear(ops.pack_bf16(weight.to(device)), bias, (weight.shape[0], weight.shape[1]))
+
+    def norm(name: str) -> Tensor:
+        return checkpoint.norm(name).to(device)
 
     def layer(index: int) -> Layer:
         base = f"model.layers.{index}"
         return Layer(
-            attention_norm=checkpoint.norm(f"{base}.input_layernorm"),
-            mlp_norm=checkpoint.norm(f"{base}.post_attention_layernorm"),
-            q_norm=checkpoint.norm(f"{base}.self_attn.q_norm") if config.qk_norm else None,
-            k_norm=checkpoint.norm(f"{base}.self_attn.k_norm") if config.qk_norm else None,
+            attention_norm=norm(f"{base}.input_layernorm"),
+            mlp_norm=norm(f"{base}.post_attention_layernorm"),
+            q_norm=norm(f"{base}.self_attn.q_norm") if config.qk_norm else None,
+            k_norm=norm(f"{base}.self_attn.k_norm") if config.qk_norm else None,
             **{name: linear(*checkpoint.projection(index, name)) for name in PARTS},
         )
 
-    embedding, head = checkpoint.embedding(), checkpoint.head()
+    embedding, head = checkpoint.embedding().to(device), checkpoint.head()
     return Decoder(
         name="bf16",
         config=config,
@@ -385,7 +453,7 @@ def bf16_decoder(checkpoint: Checkpoint, device: str = "cpu", backend: str = "au
         ops=ops,
         embedding=embedding,
         layers=[layer(index) for index in range(config.layers)],
-        norm=checkpoint.norm("model.norm"),
+        norm=norm("model.norm"),
         head=linear(embedding if head is None else head),
         device=device,
     )

@@ -29,7 +29,7 @@ from torch import Tensor
 from quasar_lab import calibration, storage
 from quasar_lab.calibration import Key, Statistics
 from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig
-from quasar_lab.decoder import Decoder, Int8Linear, Layer, moved, select_ops
+from quasar_lab.decoder import Decoder, Int8Linear, Layer, placed, select_ops
 from quasar_lab.errors import CheckpointError, RecipeError
 from quasar_lab.progress import announce
 from quasar_lab.recipes import (
@@ -320,7 +320,7 @@ def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
             weight=ops.pack_w8a8(wq.to(device)),
             wscale=saved.get(f"{base}.wscale", torch.float32, shape[:1]).to(device),
             bias=None if bias is None else bias.to(device),
-            transform=None if transform is None else moved(transform, device),
+            transform=None if transform is None else placed(transform, device),
             shape=shape,
         )
 

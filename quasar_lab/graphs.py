@@ -1,0 +1,267 @@
+"""A pass on a GPU as one launch: static buffers, and one CUDA graph per width.
+
+A verify pass of an 8 B model is some 350 kernels. Launched one by one from Python, each costs the host 10 to 40 µs,
+together more than the 4 ms in which an H200 reads the BF16 weights: the GPU waits for the host, and halving the bytes
+would change nothing that a clock can see. A CUDA graph is such a sequence of launches, recorded once; replaying it is
+one call. What remains is what the kernels take, so the bandwidth shows.
+
+A graph fixes everything: the kernels, their grids, every address, every number passed by value. So whatever changes
+from pass to pass lies on the device: ids, positions, lengths and the first free cache row, in one buffer of 4 × 16
+numbers that one copy fills; kernels read them there. Widths 1…16 have a graph each (`ROWS`), captured when first used.
+Results go to buffers of the engine's own and are copied out, so that a caller may keep them. In between, a capture
+allocates from a private pool, which all graphs of an engine share: they run one after the other, each writes what it
+reads, and nothing in the pool outlives a replay.
+
+A graph also fixes the cache it writes. So the engine owns *arenas*, keys and values of rounded-up capacity; a new cache
+leases one that no living cache holds, and only a new arena is captured anew. Runs that follow each other share one
+arena and its graphs; two caches in use at once have two.
+
+Wider passes: up to `GRAPHED` rows they are several replays, which width-invariance makes the same bits. A longer prompt
+runs eagerly, in chunks of `CHUNK` rows that bound the memory of the activations; so do trees, taps and layer subsets,
+for which no graph is worth its memory.
+
+What is lost: the seconds of the first pass of a width (kernels compile, then capture), a pool of memory per decoder,
+and dynamic control flow: nothing in a pass may look at a number that lies on the device. Source: CUDA C++ Programming
+Guide, "CUDA Graphs"; torch.cuda.CUDAGraph.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from quasar_lab.cache import KVCache
+from quasar_lab.checkpoints import ModelConfig
+
+ROWS = 16
+GRAPHED = 32
+CHUNK = 256
+TOP = 5
+"""Likeliest tokens that a pass finds in every row."""
+SMALLEST_ARENA, ARENA_STEP = 1024, 4096
+
+
+class Runtime(Protocol):
+    """What an engine needs of a device."""
+
+    def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
+        """i32 on the device, in `out` or new, in the order of its stream; the host does not wait."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Runs `work` once (its writes must be repeatable), then records its launches; returns what replays them."""
+
+    def mark(self) -> Any:
+        """A point in the device's stream, or None where work is done when a call returns."""
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """Between two marks that the device has passed."""
+
+
+class CudaRuntime:
+    """The current CUDA device. Graphs are captured on a stream of their own and replayed on the caller's."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
+        # From pinned memory the copy is asynchronous, and torch keeps the block until the copy has happened.
+        pinned = torch.tensor(numbers, dtype=torch.int32, pin_memory=True)
+        return pinned.to("cuda", non_blocking=True) if out is None else out.copy_(pinned, non_blocking=True)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        # Triton compiles and loads a kernel when it first runs, and products grow their scratch, both impossible during
+        # capture: so everything runs once before, on the stream that will capture.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            work()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: another thread of a notebook may allocate meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
+        return 1e-3 * first.elapsed_time(last)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What differs from pass to pass, i32 on the device: ids, positions and lengths [M], start [1] (the first row of
+    the cache to write), parents [M] or None."""
+
+    ids: Tensor
+    positions: Tensor
+    lengths: Tensor
+    start: Tensor
+    parents: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Results:
+    """Where a pass writes: logits f32 [M, V], or [1, V] for the last row alone; hidden f32 [M, H] or None; top = values
+    f32, ids i64 [·, TOP], log Σ exp f32 [·] of the logits' rows."""
+
+    logits: Tensor
+    hidden: Tensor | None
+    top: tuple[Tensor, Tensor, Tensor]
+
+    def packed(self) -> Tensor:
+        """`top` as one f64 [·, 2 TOP + 1], ids, values, log Σ exp, all exact: one transfer reads it. A new tensor."""
+        values, ids, log_sums = self.top
+        return torch.cat([ids.double(), values.double(), log_sums.double()[:, None]], dim=1)
+
+
+Launch = Callable[[Numbers, KVCache, Results], None]
+"""Launches every op of a pass; it may read no number from the device."""
+
+
+Seconds = Callable[[], float]
+"""What a pass took on the device; to be asked when one of its results has been read."""
+
+
+class Arena:
+    """Keys and values A [layers, kv_heads, rows, head_dim] that caches lease one after the other. What a former lease
+    left there is never read: lengths say what is."""
+
+    def __init__(self, config: ModelConfig, rows: int, dtype: torch.dtype, device: str):
+        shape = config.layers, config.kv_heads, rows, config.head_dim
+        self.k, self.v = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
+        self._holder: Callable[[], KVCache | None] = lambda: None
+
+    @property
+    def rows(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def free(self) -> bool:
+        """Whether no living cache holds it."""
+        return self._holder() is None
+
+    def lease(self, capacity: int) -> KVCache:
+        """An empty cache of `capacity` rows, which holds the arena while it lives."""
+        cache = KVCache(self.k, self.v, capacity, arena=self)
+        self._holder = weakref.ref(cache)
+        return cache
+
+
+class Engine:
+    """The passes of one decoder on a device, in the order of its stream; one thread at a time.
+
+    runtime: the device. dtype: of the cache. chunk: rows of an eager pass.
+    """
+
+    def __init__(self, config: ModelConfig, runtime: Runtime, dtype: torch.dtype, device: str, chunk: int = CHUNK):
+        self._config, self._runtime, self._dtype, self._device, self._chunk = config, runtime, dtype, device, chunk
+        self._numbers = torch.zeros(4 * ROWS, dtype=torch.int32, device=device)
+        self._results = self._room(ROWS, ROWS, hidden=True)
+        self._arenas: list[Arena] = []
+        # By arena, weakly: a graph holds addresses, and must not be replayed when they are another's.
+        self._graphs: weakref.WeakKeyDictionary[Arena, dict[tuple[int, bool], Callable[[], None]]]
+        self._graphs = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache of `capacity` rows: the smallest free arena that fits, or a new one. Free arenas that are too
+        small then go, with their graphs: memory is bounded by the caches that live at once."""
+        with self._lock:
+            free = [arena for arena in self._arenas if arena.free]
+            fitting = [arena for arena in free if arena.rows >= capacity]
+            if not fitting:
+                self._arenas = [arena for arena in self._arenas if arena not in free]
+                fitting = [Arena(self._config, self._rounded(capacity), self._dtype, self._device)]
+                self._arenas += fitting
+            return min(fitting, key=lambda arena: arena.rows).lease(capacity)
+
+    def _rounded(self, capacity: int) -> int:
+        """Rows of an arena for `capacity`: a power of two, then a multiple of 4096, at most the context."""
+        doubled = max(SMALLEST_ARENA, 1 << (capacity - 1).bit_length())
+        return min(doubled if doubled <= ARENA_STEP else -(-capacity // ARENA_STEP) * ARENA_STEP, self._config.context)
+
+    def run(
+        self,
+        launch: Launch,
+        cache: KVCache,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        lengths: Sequence[int],
+        parents: Sequence[int] | None = None,
+        *,
+        last: bool = False,
+        hidden: bool = False,
+        whole: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Seconds | None]:
+        """One pass behind the cache's rows, which it leaves for the caller to count → logits, hidden, `Results.packed`,
+        all the caller's to keep, and what it took (None where a call returns when its work is done).
+
+        last: logits of the last row only. whole: in one piece and not from a graph, as a tree needs it, or a `launch`
+        that differs from pass to pass.
+        """
+        captured = not whole and len(ids) <= GRAPHED
+        step = ROWS if captured else len(ids) if whole else self._chunk
+        kept, hiddens = [], []
+        with self._lock:
+            first = self._runtime.mark()
+            for begin in range(0, len(ids), step):
+                piece = slice(begin, begin + step)
+                columns = [ids[piece], positions[piece], lengths[piece], [cache.length + begin]]
+                if captured:
+                    results = self._replay(launch, cache, columns, hidden)
+                else:
+                    rows = len(columns[0])
+                    results = self._room(rows, 1 if last else rows, hidden)
+                    launch(self.send([*columns, *([] if parents is None else [parents])]), cache, results)
+                if not last or begin + step >= len(ids):
+                    logits, top = results.logits, results.packed()
+                    if last:
+                        logits, top = logits[-1:], top[-1:]
+                    kept.append((logits.clone() if captured else logits, top))  # the next pass writes the buffers
+                if results.hidden is not None:
+                    hiddens.append(results.hidden.clone() if captured else results.hidden)
+            end = self._runtime.mark()
+        logits, top = (_joined(column) for column in zip(*kept, strict=True))
+        seconds = None if first is None else partial(self._runtime.seconds, first, end)
+        return logits, _joined(hiddens) if hidden else None, top, seconds
+
+    def send(self, columns: Sequence[Sequence[int]], out: Tensor | None = None) -> Numbers:
+        """The columns of `Numbers`, in its order and as long as they are there, in one copy to the device. Each starts
+        at a multiple of 16 bytes, for which kernels are compiled."""
+        pad = ROWS if out is not None else -(-max(map(len, columns)) // 4) * 4
+        sent = self._runtime.upload([n for column in columns for n in (*column, *[0] * (pad - len(column)))], out)
+        return Numbers(*(part[: len(column)] for part, column in zip(sent.split(pad), columns, strict=True)))
+
+    def _replay(self, launch: Launch, cache: KVCache, columns: list[Sequence[int]], hidden: bool) -> Results:
+        """One pass of at most ROWS rows from its graph, captured when it is the first; results in the buffers."""
+        rows, room = len(columns[0]), self._results
+        numbers = self.send(columns, self._numbers)
+        assert room.hidden is not None
+        values, ids, log_sums = (part[:rows] for part in room.top)
+        results = Results(room.logits[:rows], room.hidden[:rows] if hidden else None, (values, ids, log_sums))
+        graphs = self._graphs.setdefault(cache.arena, {})
+        replay = graphs.get((rows, hidden))
+        if replay is None:
+            replay = graphs[rows, hidden] = self._runtime.capture(lambda: launch(numbers, cache, results))
+        replay()
+        return results
+
+    def _room(self, rows: int, logits: int, hidden: bool) -> Results:
+        """Buffers for a pass of so many rows, with so many rows of logits."""
+        config, count = self._config, min(TOP, self._config.vocab)
+        room = partial(torch.empty, device=self._device)
+        top = room(logits, count), room(logits, count, dtype=torch.int64), room(logits)
+        return Results(room(logits, config.vocab), room(rows, config.hidden) if hidden else None, top)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
