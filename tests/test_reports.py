@@ -251,6 +251,10 @@ def test_wrong_parameters_are_refused_before_anything_runs(tmp_path, given, said
         ("[3]", [1], [3]),
         ("5", [1], [5]),
         ("42", "text", "42"),
+        ("w8a8-plain", ["w8a8"], ["w8a8-plain"]),
+        ("a, b", ["x"], ["a", "b"]),
+        ("['a,b', 'c']", ["x"], ["a,b", "c"]),
+        ("'a','b'", ["x"], ["a", "b"]),
     ],
 )
 def test_texts_become_the_type_of_the_default(value, default, expected):

@@ -56,7 +56,8 @@ def convert(name: str, value: Any, default: Any) -> Any:
             raise wrong
         return value
     if isinstance(value, str):
-        value = _parse(value, kind, wrong)
+        words = kind is list and bool(default) and isinstance(default[0], str)
+        value = _split(value) if words and value[:1] not in ("[", "'", '"') else _parse(value, kind, wrong)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
@@ -64,6 +65,11 @@ def convert(name: str, value: Any, default: Any) -> Any:
     if kind in (list, tuple) and default and not all(isinstance(item, type(default[0])) for item in value):
         raise wrong
     return value
+
+
+def _split(text: str) -> list[str]:
+    """ "a,b" where a list of texts is meant: nobody quotes words on a command line."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _parse(text: str, kind: type, wrong: InputError) -> Any:
@@ -85,5 +91,5 @@ def _words(default: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
     if isinstance(default, list | tuple):
         inner = f" of values like {default[0]!r}" if default else ""
-        return f"a list{inner}, e.g. {','.join(map(repr, default))}"
+        return f"a list{inner}, e.g. {','.join(map(str, default))}"
     return names.get(type(default), type(default).__name__)
