@@ -32,7 +32,7 @@ from quasar_kernels.triton.tiles import attend_tile
 BLOCK = 64
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _attend_stretch(
     q, k_cache, v_cache, lengths, parents, values_out, sums_out, M, C, scale,
     WINDOW: tl.constexpr, GROUPS: tl.constexpr, PER: tl.constexpr, SIZE: tl.constexpr, TREE: tl.constexpr,
@@ -50,9 +50,8 @@ def _attend_stretch(
         all_rows = tl.arange(0, BLOCK_M)
         prefix = tl.min(tl.load(lengths + all_rows, mask=all_rows < M, other=C), axis=0) - 1
         shared = (split + 1) * SPLIT <= prefix
-        low_row, high_row = unit, unit + 1
-        if shared:
-            high_row = unit + ROWS
+        low_row = unit
+        high_row = tl.where(shared, unit + ROWS, unit + 1)  # no `if`: it would hide from the compiler what is aligned
     # In a stretch that all rows share, the tree's other programs have nothing to do.
     if (not TREE) or (not shared) or unit % ROWS == 0:
         t = tl.arange(0, TILE)
@@ -82,9 +81,9 @@ def _attend_stretch(
                 at = begin + position
                 inside = (at >= low) & (at < stop)
                 if TREE:
-                    if begin + BLOCK > prefix:
-                        at = _path(begin + position, unit, stop - 1 - prefix, prefix, parents)
-                        inside = inside & (at < C)
+                    depth = tl.where(begin + BLOCK > prefix, stop - prefix, 0)
+                    at = _path(at, unit, depth, prefix, parents)
+                    inside = inside & (at < C)
                 k = tl.load(
                     k_cache + base + at[None, :] * SIZE + d[:, None],
                     mask=inside[None, :] & (d[:, None] < SIZE),
@@ -116,17 +115,16 @@ def _attend_stretch(
 
 @triton.jit
 def _path(position, row, depth, prefix, parents):
-    """Cache rows of the logical positions that `row`, `depth` steps below the prefix, sees: the prefix, then its
-    path."""
+    """Cache rows of some logical positions as `row` sees them: the prefix, then its path of `depth` rows."""
     at = position
     node = row
-    for back in range(depth + 1):
-        at = tl.where(position == prefix + depth - back, prefix + node, at)
+    for back in range(depth):
+        at = tl.where(position == prefix + depth - 1 - back, prefix + node, at)
         node = tl.load(parents + node, mask=node >= 0, other=-1)
     return at
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _attend_combine(
     values_in, sums_in, lengths, out, M, C,
     WINDOW: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT: tl.constexpr,

@@ -24,7 +24,7 @@ from quasar_kernels.triton.tiles import linear_tile
 FINISH_ROWS, FINISH_COLUMNS = 16, 128
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _linear_bf16(
     x, w, bias, residual, out, partials, counters, M, N, K,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
@@ -55,7 +55,7 @@ def _linear_bf16(
             finish(total, bias, residual, out, row, column, M, N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _finish(y, bias, residual, out, M, N, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
     tiles = tl.cdiv(N, BLOCK_N)
     row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)

@@ -34,7 +34,7 @@ def _dequantize(total, scale, wscale, bias, residual, out, row, column, M, N):
     finish(y, bias, residual, out, row, column, M, N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _linear_w8a8(
     q, scale, wq, wscale, bias, residual, out, partials, counters, M, N, K,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,

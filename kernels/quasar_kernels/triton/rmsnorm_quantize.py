@@ -1,5 +1,7 @@
-"""`rmsnorm` and `quantize_rows` in one kernel: the normalised row never leaves the registers, so it is not rounded to
-BF16 on the way to INT8."""
+"""`rmsnorm` and `quantize_rows` in one kernel: the normalised row is not rounded to BF16 on the way to INT8.
+
+The row is in registers until it is normalised, since its mean square comes first; only a rotation takes it to memory.
+"""
 
 import torch
 import triton
@@ -7,17 +9,24 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.reference import Transform
-from quasar_kernels.triton.launch import check, launch
-from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_tile
+from quasar_kernels.triton.launch import MOST_CHANNELS, check, launch, row_tile
+from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_line, quantize_tile, smoothed
 from quasar_kernels.triton.rmsnorm import rmsnorm_tile
 
 
 @triton.jit
 def _rmsnorm_quantize(
-    x, w, eps, inv_smooth, shift, rotation, scratch, q, scale, K: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr
-):
-    row = rmsnorm_tile(x, w, eps, K, BLOCK)
-    quantize_tile(row, inv_smooth, shift, rotation, scratch, q, scale, K, SIDE, BLOCK)
+    x, w, eps, inv_smooth, shift, rotation, lines, q, scale,
+    K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    channel = tl.arange(0, BLOCK)
+    row = smoothed(rmsnorm_tile(x, w, eps, K, BLOCK), channel, inv_smooth, shift, K)
+    if lines is None:
+        quantize_tile(row, q, scale, K, BLOCK)
+    else:
+        line = lines + tl.program_id(0).to(tl.int64) * K
+        tl.store(line + channel, row, mask=channel < K)
+        quantize_line(line, rotation, q, scale, K, SIDE, SIDE_TILE, TILE)
 
 
 def rmsnorm_quantize(
@@ -25,7 +34,9 @@ def rmsnorm_quantize(
 ) -> tuple[Tensor, Tensor]:
     """See `reference.rmsnorm_quantize`."""
     check("x", x, torch.float32, (None, None))
-    check("w", w, torch.float32, (x.shape[1],))
-    arguments, warps = quantize_arguments(x, *x.shape, transform, out)
-    launch(_rmsnorm_quantize, x.shape[0], {"x": x, "w": w, "eps": eps, **arguments}, warps)
+    rows, size = x.shape
+    check("w", w, torch.float32, (size,))
+    block, warps = row_tile(size)  # as in `rmsnorm`: the order of the sum depends on the warps
+    arguments, _ = quantize_arguments(x, rows, size, transform, out, longest=MOST_CHANNELS)
+    launch(_rmsnorm_quantize, rows, {"x": x, "w": w, "eps": eps, **arguments, "BLOCK": block}, warps)
     return arguments["q"], arguments["scale"]

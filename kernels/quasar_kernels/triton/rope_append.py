@@ -12,7 +12,7 @@ from torch import Tensor
 from quasar_kernels.triton.launch import check, check_optional, floats, launch, next_power, result
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["start"])
 def _rope_append(
     qkv, k_cache, v_cache, start, cos, sin, positions, q_norm, k_norm, eps, out, C,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr, START_ON_DEVICE: tl.constexpr,

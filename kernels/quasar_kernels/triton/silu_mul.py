@@ -16,7 +16,7 @@ def silu_mul_tile(gate_up, row, channel, F):
     first = gate_up + row.to(tl.int64) * (2 * F)
     gate = tl.load(first + channel, mask=channel < F, other=0.0).to(tl.float32)
     up = tl.load(first + F + channel, mask=channel < F, other=0.0).to(tl.float32)
-    return tl.div_rn(gate, 1.0 + tl.exp(-gate)) * up
+    return gate / (1.0 + tl.exp(-gate)) * up
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""`silu_mul` and `quantize_rows` in one kernel: what down_proj of a W8A8 verifier reads is never written in between."""
+"""`silu_mul` and `quantize_rows` in one kernel: what down_proj of a W8A8 verifier reads is not rounded to BF16 first."""
 
 import triton
 import triton.language as tl
@@ -6,16 +6,27 @@ from torch import Tensor
 
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton.launch import launch
-from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_tile
+from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_line, quantize_tile, smoothed
 from quasar_kernels.triton.silu_mul import check_gate_up, silu_mul_tile
 
 
 @triton.jit
 def _silu_mul_quantize(
-    gate_up, inv_smooth, shift, rotation, scratch, q, scale, K: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr
-):
-    row = silu_mul_tile(gate_up, tl.program_id(0), tl.arange(0, BLOCK), K)
-    quantize_tile(row, inv_smooth, shift, rotation, scratch, q, scale, K, SIDE, BLOCK)
+    gate_up, inv_smooth, shift, rotation, lines, q, scale,
+    K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    channel = tl.arange(0, TILE)
+    if lines is None:
+        part = smoothed(silu_mul_tile(gate_up, row, channel, K), channel, inv_smooth, shift, K)
+        quantize_tile(part, q, scale, K, TILE)
+    else:
+        line = lines + row.to(tl.int64) * K
+        for begin in range(0, K, TILE):
+            part = silu_mul_tile(gate_up, row, begin + channel, K)
+            part = smoothed(part, begin + channel, inv_smooth, shift, K)
+            tl.store(line + begin + channel, part, mask=begin + channel < K)
+        quantize_line(line, rotation, q, scale, K, SIDE, SIDE_TILE, TILE)
 
 
 def silu_mul_quantize(
