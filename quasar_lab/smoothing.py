@@ -87,8 +87,8 @@ def rotation_matrix(size: int) -> Tensor | None:
 
     A Hadamard matrix, whose entries are all equally large, where one of at most 16 fits: 12 for 1536 and for 12288.
     Else the Hartley matrix cas(2πij/P)/√P of the odd part of `size`: a little less even, but small, and the cost grows
-    with P. At 576 the Hartley 9 has the KL of the Hadamard 36 (0.00195 and 0.0019) at less than half its time. None
-    where the odd part is above 128.
+    with P. At 576 the Hartley 9 has the KL of the Hadamard 36 (0.0019) at less than half its time. None where the
+    odd part is above 128.
     """
     for side in rotation_sides(size):
         matrix = hadamard(side) if side <= EVEN_LIMIT else None
