@@ -2,6 +2,7 @@
 table."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from quasar_lab.embedded import ID
 from quasar_lab.errors import InputError
 from quasar_lab.figures import frontier as draw
 from quasar_lab.figures import paper_table
-from quasar_lab.figures.frontier import FOUR_BIT
+from quasar_lab.figures.frontier import FOUR_BIT, spread
 
 RESULTS = Path(__file__).parents[1] / "kernels" / "benchmarks" / "results"
 
@@ -44,6 +45,17 @@ def test_the_figure_says_that_the_checkpoint_was_4_bit_where_it_was():
 
 def test_a_recipe_as_good_as_bf16_can_be_drawn():
     assert draw([row("same", 0.0)]).layout.yaxis.type == "log"
+
+
+def test_labels_of_close_recipes_do_not_lie_on_each_other():
+    heights = [0.0, -1.0, -1.01, -1.02, -1.05, -3.0]
+    places = spread(heights, 0.2)
+    gaps = [above - below for above, below in pairwise(places)]
+    assert min(gaps) > 0.2 - 1e-9
+    assert (places[0], places[-1]) == (0.0, -3.0)
+    assert max(abs(place - height) for place, height in zip(places, heights, strict=True)) < 0.4
+    labels = [note.text for note in draw([row("a", 0.03), row("<b>", 0.002)]).layout.annotations]
+    assert {"a", "&lt;b&gt;"} <= set(labels)
 
 
 @pytest.mark.slow

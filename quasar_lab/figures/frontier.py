@@ -18,6 +18,21 @@ FOUR_BIT = "the checkpoint was already 4-bit"
 """Said by every figure of low bits on the embedded model: its weights were rounded before we saw them."""
 
 
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Places for labels of points at `heights` (falling): at least `gap` apart, each crowd of them about its middle."""
+    runs: list[list[float]] = []
+    for height in heights:
+        runs.append([height])
+        while len(runs) > 1 and _middle(runs[-2]) - _middle(runs[-1]) < gap * (len(runs[-2]) + len(runs[-1])) / 2:
+            last = runs.pop()
+            runs[-1] += last
+    return [_middle(run) + gap * ((len(run) - 1) / 2 - place) for run in runs for place in range(len(run))]
+
+
+def _middle(run: Sequence[float]) -> float:
+    return sum(run) / len(run)
+
+
 def frontier(rows: Sequence[dict[str, Any]]) -> go.Figure:
     """Left: KL(BF16‖V), mean and 99th percentile, by megabytes read per step. Right: top-1 agreement of each recipe.
 
@@ -39,10 +54,7 @@ def frontier(rows: Sequence[dict[str, Any]]) -> go.Figure:
         figure.add_scatter(
             x=[row["step_bytes"] / 1e6 for row in ordered],
             y=[row[key] for row in ordered],
-            mode="markers+text" if key == "kl_mean" else "markers",
-            text=[f"  {name}" for name in names] if key == "kl_mean" else None,
-            textposition="middle right",
-            textfont={"size": 12, "color": INK},
+            mode="markers",
             marker={"size": 11, "color": colour, "symbol": symbol, "line": {"width": 2, "color": colour}},
             name=label,
             customdata=[[row["recipe"], row["tokens"]] for row in ordered],
@@ -86,6 +98,19 @@ def frontier(rows: Sequence[dict[str, Any]]) -> go.Figure:
     values = [row[key] for row in rows for key in ("kl_mean", "kl_p99") if row[key] > 0] or [1.0]
     figure.update_xaxes(title_text="MB read per step", range=[0, 1.06 * whole], row=1, col=1)
     span = [log10(min(values)) - 0.3, log10(max(values)) + 0.5]
+    heights = [log10(max(row["kl_mean"], min(values))) for row in ordered]
+    for row, name, height in zip(ordered, names, spread(heights, 0.07 * (span[1] - span[0])), strict=True):
+        figure.add_annotation(
+            x=row["step_bytes"] / 1e6,
+            y=height,
+            text=name,
+            xshift=12,
+            xanchor="left",
+            showarrow=False,
+            font={"size": 12, "color": INK},
+            row=1,
+            col=1,
+        )
     figure.update_yaxes(type="log", range=span, dtick=1, exponentformat="power", row=1, col=1)
     least = min(row["top1_agreement"] for row in rows)
     figure.update_xaxes(range=[max(0.0, least - 0.1), 1.0], tickformat=".0%", row=1, col=2)
