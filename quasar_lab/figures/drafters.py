@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, PURPLE, SKY, VERMILION, escape, finish
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, PURPLE, SKY, VERMILION, escape, framed
 from quasar_lab.rehearsal import Answer, table
 
 CATEGORY_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
@@ -57,13 +57,12 @@ def tau_by_text(
         )
     figure.add_vline(x=1, line={"color": GREY, "width": 1.5, "dash": "dash"}, row=1, col=1)
     most = max(2.0, *(row["mean_acceptance_length"] or 0 for row in rows))
-    figure.update_xaxes(range=[0, 1.12 * most], row=1, col=1)
-    figure.update_xaxes(range=[0, 1.12], tickformat=".0%", dtick=0.25, row=1, col=2)
+    figure.update_xaxes(range=[0, 1.3 * most], row=1, col=1)
+    figure.update_xaxes(range=[0, 1.3], tickformat=".0%", dtick=0.5, row=1, col=2)
     figure.update_layout(bargap=0.35)
     facts = f"n-gram lookup of at most {longest}, γ = {gamma} · {len(answered)} answers, temperature 0"
-    finish(figure, "The text decides", f"{facts} · dashed: without a drafter", identity, height=430)
-    figure.update_layout(margin={"t": 110})
-    return figure
+    said = f"{facts} · dashed: without a drafter"
+    return framed(figure, "The text decides", said, identity, height=430, left=112, head=24)
 
 
 def tau_by_settings(
@@ -81,7 +80,7 @@ def tau_by_settings(
         cols=2,
         horizontal_spacing=0.1,
         shared_yaxes=True,
-        subplot_titles=(f"by γ, lookup of at most {longest}", f"by longest lookup, γ = {gamma}"),
+        subplot_titles=("by γ", "by longest lookup"),
     )
     sweeps = (
         ([table(answered, f"ngram:{longest}", value) for value in gammas], gammas, 1),
@@ -107,11 +106,10 @@ def tau_by_settings(
                 row=1,
                 col=column,
             )
-        figure.update_xaxes(tickvals=list(values), row=1, col=column)
-    figure.update_xaxes(title_text="γ, drafted tokens in a round", row=1, col=1)
-    figure.update_xaxes(title_text="longest lookup, tokens", row=1, col=2)
+        figure.update_xaxes(type="category", tickangle=0, row=1, col=column)
+    figure.update_xaxes(title_text="drafted tokens γ", title_font={"size": 13}, row=1, col=1)
+    figure.update_xaxes(title_text="tokens looked up", title_font={"size": 13}, row=1, col=2)
     figure.update_yaxes(title_text="τ, tokens per round", gridcolor=LINE, row=1, col=1)
     title = "How far to look back, how far to draft"
-    finish(figure, title, f"{len(answered)} answers, temperature 0", identity, height=480)
-    figure.update_layout(margin={"t": 128}, legend={"y": 1.09})
-    return figure
+    said = f"lookup of at most {longest} · γ = {gamma} · {len(answered)} answers, temperature 0"
+    return framed(figure, title, said, identity, height=520, head=24, foot=40)

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from quasar_lab.embedded import ID
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, SOFT, escape, finish
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, SOFT, escape, framed
 
 FOUR_BIT = "the checkpoint was already 4-bit"
 """Said by every figure of low bits on the embedded model: its weights were rounded before we saw them."""
@@ -34,15 +34,15 @@ def _middle(run: Sequence[float]) -> float:
 
 
 def frontier(rows: Sequence[dict[str, Any]]) -> go.Figure:
-    """Left: KL(BF16‖V), mean and 99th percentile, by megabytes read per step. Right: top-1 agreement of each recipe.
+    """Above: KL(BF16‖V), mean and 99th percentile, by megabytes read per step. Below: top-1 agreement of each recipe.
 
     rows: what `frontier.measure` returns.
     """
     figure = make_subplots(
-        rows=1,
-        cols=2,
-        column_widths=[0.56, 0.44],
-        horizontal_spacing=0.2,
+        rows=2,
+        cols=1,
+        row_heights=[0.62, 0.38],
+        vertical_spacing=0.24,
         subplot_titles=("KL from BF16, nats a token", "same likeliest token as BF16"),
     )
     ordered = sorted(rows, key=lambda row: row["kl_mean"], reverse=True)
@@ -92,11 +92,11 @@ def frontier(rows: Sequence[dict[str, Any]]) -> go.Figure:
         customdata=[row["flips"] for row in ordered],
         hovertemplate="%{y}: %{customdata} flips<extra></extra>",
         showlegend=False,
-        row=1,
-        col=2,
+        row=2,
+        col=1,
     )
     values = [row[key] for row in rows for key in ("kl_mean", "kl_p99") if row[key] > 0] or [1.0]
-    figure.update_xaxes(title_text="MB read per step", range=[0, 1.06 * whole], row=1, col=1)
+    figure.update_xaxes(title_text="MB read per step", title_font={"size": 13}, range=[0, 1.06 * whole], row=1, col=1)
     span = [log10(min(values)) - 0.3, log10(max(values)) + 0.5]
     heights = [log10(max(row["kl_mean"], min(values))) for row in ordered]
     for row, name, height in zip(ordered, names, spread(heights, 0.07 * (span[1] - span[0])), strict=True):
@@ -113,11 +113,17 @@ def frontier(rows: Sequence[dict[str, Any]]) -> go.Figure:
         )
     figure.update_yaxes(type="log", range=span, dtick=1, exponentformat="power", row=1, col=1)
     least = min(row["top1_agreement"] for row in rows)
-    figure.update_xaxes(range=[max(0.0, least - 0.1), 1.0], tickformat=".0%", row=1, col=2)
-    figure.update_yaxes(autorange="reversed", row=1, col=2)
+    figure.update_xaxes(range=[max(0.0, least - 0.1), 1.0], tickformat=".0%", row=2, col=1)
+    figure.update_yaxes(autorange="reversed", row=2, col=1)
     identity = {key: rows[0][key] for key in ("model", "device", "backend")}
     facts = [f"{rows[0]['tokens']} tokens in windows of {rows[0]['window']}"]
     facts += [FOUR_BIT] if rows[0]["model"] == ID else []
-    finish(figure, "Nearness to BF16, and its price in bytes", " · ".join(facts), identity, height=460)
-    figure.update_layout(margin={"t": 128}, legend={"y": 1.09})
-    return figure
+    return framed(
+        figure,
+        "Nearness to BF16, and its price in bytes",
+        " · ".join(facts),
+        identity,
+        height=640,
+        left=12 + 7 * max(map(len, names)),
+        head=24,
+    )
