@@ -106,9 +106,7 @@ def _attend_stretch(
                 values = tl.dot(weights.to(v.dtype), v, values * decay[:, None], input_precision="ieee")
                 top = new_top
             line += split.to(tl.int64) * M * (GROUPS * PER)
-            tl.store(
-                values_out + line[:, None] * SIZE + d[None, :], values, mask=here[:, None] & (d[None, :] < SIZE)
-            )
+            tl.store(values_out + line[:, None] * SIZE + d[None, :], values, mask=here[:, None] & (d[None, :] < SIZE))
             tl.store(sums_out + line * 2, top, mask=here)
             tl.store(sums_out + line * 2 + 1, total, mask=here)
 

@@ -81,6 +81,8 @@ class Compiled:
     shared_bytes: int
     tensor_core: str
     """The kinds of tensor-core instructions, "mma s8" or "wgmma s8"; empty where there are none."""
+    sums: tuple[str, ...]
+    """Shape and layout over threads of every reduced tile."""
     ptx: str
 
 
@@ -128,9 +130,7 @@ def cases(shape: Shape, width: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "rotate", lambda: ops.rotate(new(width, inner, dtype=bf16), turned.rotation)
     norms = (new(size), new(size))
     positions, start = new(width, dtype=i32), new(1, dtype=i32)
-    yield "rope_append", lambda: ops.rope_append(
-        new(width, qkv), *caches, start, *angles, *norms, positions=positions
-    )
+    yield "rope_append", lambda: ops.rope_append(new(width, qkv), *caches, start, *angles, *norms, positions=positions)
     yield "attend", lambda: ops.attend(q, *caches, lengths)
     yield "attend window", lambda: ops.attend(q, *caches, lengths, None, 4096)
     yield "attend tree", lambda: ops.attend(q, *caches, lengths, parents)
@@ -147,9 +147,9 @@ def launches(shape: Shape, width: int) -> Iterator[tuple[str, Launch]]:
             yield label, one
 
 
-def compile_launch(case: str, one: Launch, arch: int) -> Compiled:
-    """Compiles a recorded launch for compute capability `arch`, specialised as at run time: addresses and sizes that are
-    multiples of 16 are known to be, a size of 1 is a constant."""
+def specialised(one: Launch) -> tuple[dict[str, str], dict[tuple[int], Any], dict[tuple[int], Any]]:
+    """(types, constants, attributes) that the compiler sees of a launch, as at run time: addresses and sizes that are
+    multiples of 16 are known to be, a size of 1 is a constant, unless the kernel says that a size shall not matter."""
     signature, constants, attributes = {}, {}, {}
     for index, parameter in enumerate(one.kernel.params):
         value = one.arguments[parameter.name]
@@ -160,8 +160,18 @@ def compile_launch(case: str, one: Launch, arch: int) -> Compiled:
         signature[parameter.name] = _type(value)
         if not plain and (isinstance(value, Tensor) or (isinstance(value, int) and value % ALIGNMENT == 0)):
             attributes[(index,)] = [["tt.divisibility", ALIGNMENT]]
-    source = ASTSource(one.kernel, signature, constants, attributes)
+    return signature, constants, attributes
+
+
+def form(one: Launch) -> str:
+    """Equal for two launches that run the same machine code."""
+    return repr((one.kernel.__name__, *specialised(one), one.warps, one.stages))
+
+
+def compile_launch(case: str, one: Launch, arch: int) -> Compiled:
+    """Compiles a recorded launch for compute capability `arch`, major · 10 + minor."""
     options = {"num_warps": one.warps, "num_stages": one.stages, "enable_fp_fusion": FP_FUSION}
+    source = ASTSource(one.kernel, *specialised(one))
     binary = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     registers, local_bytes = _resources(binary.asm["cubin"])
     ptx = binary.asm["ptx"]
@@ -174,8 +184,16 @@ def compile_launch(case: str, one: Launch, arch: int) -> Compiled:
         local_bytes=local_bytes,
         shared_bytes=binary.metadata.shared,
         tensor_core=", ".join(sorted(set(_tensor_core(ptx)))),
+        sums=_sums(binary.asm["ttgir"]),
         ptx=ptx,
     )
+
+
+def _sums(ttgir: str) -> tuple[str, ...]:
+    """How numbers are laid out over threads where they are reduced, which fixes the order of a sum."""
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", ttgir, re.MULTILINE))
+    reduced = re.findall(r"\}\) : \(tensor<(\S+), (#\w+)>\)", ttgir)
+    return tuple(f"{shape} {layouts[layout]}" for shape, layout in reduced)
 
 
 def _type(value: Any) -> str:
@@ -203,28 +221,34 @@ def _tensor_core(ptx: str) -> Iterator[str]:
 
 
 def compile_all(arch: int, width: int = 5) -> list[Compiled]:
-    """Every kernel of a pass of `width` rows of the models in SHAPES; the same kernel in the same form once."""
-    found: dict[str, Compiled] = {}
+    """Every kernel of a pass of `width` rows of the models in SHAPES, each form of it once."""
+    found: dict[str, tuple[str, Launch]] = {}
     for shape in SHAPES:
         for label, one in launches(shape, width):
-            result = compile_launch(f"{shape.name} {label}", one, arch)
-            found.setdefault(result.ptx, result)
-    return list(found.values())
+            found.setdefault(form(one), (f"{shape.name} {label}", one))
+    return [compile_launch(case, one, arch) for case, one in found.values()]
+
+
+def print_table(found: list[Compiled]) -> None:
+    """One line a kernel: registers and spilled bytes per thread, shared bytes per block, warps, tensor-core kinds."""
+    print(f"\n{'arch':5} {'registers':>9} {'spilled':>8} {'shared':>8} {'warps':>6}  {'tensor cores':12} case: kernel")
+    for one in found:
+        numbers = f"{one.registers:>9} {one.local_bytes:>8} {one.shared_bytes:>8} {one.warps:>6}"
+        print(f"sm_{one.arch} {numbers}  {one.tensor_core or '–':12} {one.case}: {one.kernel}")
 
 
 def main() -> None:
     parser = ArgumentParser(description="Compiles every Triton kernel and prints what it needs of a GPU.")
-    parser.add_argument("--arch", type=int, action="append", choices=sorted(SHARED_LIMIT), help="compute capability × 10")
+    parser.add_argument(
+        "--arch", type=int, action="append", choices=sorted(SHARED_LIMIT), help="compute capability × 10"
+    )
     parser.add_argument("--width", type=int, default=5, help="rows of the pass")
     arguments = parser.parse_args()
     if INTERPRETED:
         sys.exit("TRITON_INTERPRET is set, which replaces the compiler; unset it")
     print(f"triton {triton.__version__}; {arguments.width} rows; bytes: spilled per thread, shared per block")
-    print(f"{'arch':5} {'registers':>9} {'spilled':>8} {'shared':>8} {'warps':>6}  {'tensor cores':12} case: kernel")
     for arch in arguments.arch or sorted(SHARED_LIMIT):
-        for one in compile_all(arch, arguments.width):
-            numbers = f"{one.registers:>9} {one.local_bytes:>8} {one.shared_bytes:>8} {one.warps:>6}"
-            print(f"sm_{arch} {numbers}  {one.tensor_core or '–':12} {one.case}: {one.kernel}")
+        print_table(compile_all(arch, arguments.width))
 
 
 if __name__ == "__main__":

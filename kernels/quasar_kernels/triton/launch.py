@@ -78,7 +78,9 @@ def check(name: str, x: Tensor, dtypes: torch.dtype | Sequence[torch.dtype], sha
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"{name} is {list(x.shape)}; accepted: [{wanted}]")
     if not x.is_contiguous():
-        raise ValueError(f"{name} has strides {x.stride()}; accepted: a contiguous tensor, {name}.contiguous() makes one")
+        raise ValueError(
+            f"{name} has strides {x.stride()}; accepted: a contiguous tensor, {name}.contiguous() makes one"
+        )
 
 
 def check_optional(
@@ -89,7 +91,9 @@ def check_optional(
         check(name, x, dtypes, shape)
 
 
-def result(out: Tensor | None, dtype: torch.dtype | Sequence[torch.dtype], shape: Sequence[int], like: Tensor) -> Tensor:
+def result(
+    out: Tensor | None, dtype: torch.dtype | Sequence[torch.dtype], shape: Sequence[int], like: Tensor
+) -> Tensor:
     """`out`, checked, or a new tensor of the first dtype on the device of `like`."""
     if out is None:
         first = dtype if isinstance(dtype, torch.dtype) else dtype[0]

@@ -87,7 +87,9 @@ def linear_bf16(
     if tile["engine"] == "cublas":
         _vendor_product(x, w, bias, residual, y)
     else:
-        launch_product(_linear_bf16, torch.float32, {"x": x, "w": w}, bias, residual, y, inputs, tile, WIDEN=INTERPRETED)
+        launch_product(
+            _linear_bf16, torch.float32, {"x": x, "w": w}, bias, residual, y, inputs, tile, WIDEN=INTERPRETED
+        )
     return y
 
 

@@ -50,9 +50,7 @@ def rotate_line(line, rotation, K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: 
 
 
 @triton.jit
-def _rotate(
-    x, rotation, out, K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr
-):
+def _rotate(x, rotation, out, K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * K
     for begin in range(0, K, TILE):
         channel = begin + tl.arange(0, TILE)

@@ -24,9 +24,7 @@ def stretch(split, K, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def combine(
-    part, partials, counters, slot, split, SPLIT: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr
-):
+def combine(part, partials, counters, slot, split, SPLIT: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
     """(whether this program is the last of its tile, the sum of all parts if so). part [ROWS, BLOCK_N]; slot numbers
     the tile."""
     local = tl.arange(0, ROWS)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]

@@ -1,0 +1,93 @@
+"""The Triton kernels as compiled for GPUs that are not here: they fit, nothing is spilled, tensor cores do the products.
+
+One product is compiled in the fast suite; everything, for both architectures, in the slow one.
+"""
+
+from functools import cache
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is for Linux")
+import triton
+from quasar_kernels import triton as ops
+from quasar_kernels.triton import compiled
+from quasar_kernels.triton.launch import recording
+
+ARCHS = sorted(compiled.SHARED_LIMIT)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiler_cache(tmp_path_factory):
+    """Compiled kernels stay in this session's folder."""
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path_factory.mktemp("triton"))
+        yield
+
+
+@cache
+def everything(arch, width=5):
+    return compiled.compile_all(arch, width)
+
+
+def check(one):
+    assert one.local_bytes == 0, f"{one.case} spills {one.local_bytes} bytes a thread"
+    assert one.shared_bytes <= compiled.SHARED_LIMIT[one.arch]
+    assert one.registers * one.warps * 32 <= 65536
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_int8_product_is_on_the_tensor_cores(arch):
+    def empty(*shape, dtype=torch.float32):
+        return torch.empty(*shape, dtype=dtype, device="meta")
+
+    with recording() as noted:
+        ops.linear_w8a8(
+            empty(5, 4096, dtype=torch.int8), empty(5), empty(6144, 4096, dtype=torch.int8), empty(6144), empty(6144)
+        )
+    one = compiled.compile_launch("product", noted[0], arch)
+    check(one)
+    assert one.tensor_core == "mma s8"
+    assert "m16n8k32.row.col.satfinite.s32.s8.s8.s32" in one.ptx  # INT32 sums, nothing narrower in between
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_kernel_fits_and_spills_nothing(arch, capsys):
+    found = everything(arch)
+    with capsys.disabled():
+        compiled.print_table(found)
+    for one in found:
+        check(one)
+    products = {one.kernel: one.tensor_core for one in found if "linear" in one.kernel}
+    assert products == {"_linear_w8a8": "mma s8", "_linear_bf16": "mma bf16"}
+    assert all(one.tensor_core == "mma bf16" for one in found if one.kernel == "_attend_stretch")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "kind"), [(80, "mma s8"), (90, "wgmma s8")])
+def test_the_tall_int8_tile_fits(arch, kind):
+    tall = [
+        compiled.compile_launch(label, one, arch)
+        for label, one in compiled.launches(compiled.SHAPES[1], 40)
+        if "w8a8" in label
+    ]
+    for one in tall:
+        check(one)
+        assert one.tensor_core == kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_tree_sums_over_threads_as_a_chain_does(arch):
+    """The bits of a sum depend on how its numbers lie over threads: a tree row equals its chain only if that is the
+    same."""
+    by_model = {}
+    for one in everything(arch):
+        if one.kernel == "_attend_stretch":
+            by_model.setdefault(one.case.split(" attend")[0], []).append([s for s in one.sums if "f32" in s])
+    assert len(by_model) >= 2
+    for sums in by_model.values():
+        assert len(sums) == 3  # chain, window, tree
+        assert sums[0]
+        assert sums[0] == sums[1] == sums[2]
