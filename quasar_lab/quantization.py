@@ -29,7 +29,7 @@ from torch import Tensor
 from quasar_lab import calibration, storage
 from quasar_lab.calibration import Key, Statistics
 from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig
-from quasar_lab.decoder import Decoder, Int8Linear, Layer, placed, select_ops
+from quasar_lab.decoder import Decoder, Int8Linear, Layer, placed
 from quasar_lab.errors import CheckpointError, RecipeError
 from quasar_lab.progress import announce
 from quasar_lab.recipes import (
@@ -307,8 +307,7 @@ def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
     record = read_record(folder)
     if record.get("checksum") != decoder.checkpoint.checksum:
         raise RecipeError(f"{folder} was made from {record.get('model')} with other weights; prepare it again")
-    ops, saved, config = select_ops(decoder.backend, decoder.device), _SavedTensors(folder / WEIGHTS), decoder.config
-    device = decoder.device
+    ops, device, config, saved = decoder.ops, decoder.device, decoder.config, _SavedTensors(folder / WEIGHTS)
 
     shapes = config.projection_shapes()
 

@@ -29,14 +29,16 @@ from quasar_kernels.threads import single_torch_thread
 from torch import Tensor
 
 from quasar_lab.audit import Audited, Auditor, PairedCache
+from quasar_lab.decoder import Output
 from quasar_lab.drafting import Draft, Drafter, make_drafter
 from quasar_lab.errors import CheckpointError, InputError, NotInThisVersion
+from quasar_lab.graphs import TOP
 from quasar_lab.sampling import Rows, Sampling, Verdict, read_rows, verify
 from quasar_lab.trace import SCHEMA, Audit, Prefill, Round, Trace, acceptance
+from quasar_lab.verdict import judge
 from quasar_lab.verifier import Verifier
 
 MAX_GAMMA = 16
-TOP = 5
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 
@@ -177,7 +179,7 @@ class Generation:
         begun = time.perf_counter()
         self.drafter.reset(self.prompt_ids)
         out = self.verifier.forward(self.prompt_ids, cache, logits="last", hidden=self.drafter.needs_hidden)
-        _, verdict, top, margin = self._judge(out.logits, Draft([]), generator)
+        _, verdict, top, margin = self._judge(out, Draft([]), generator)
         hidden = None if out.hidden is None else out.hidden[-1:]
         emitted = self._emit(verdict.next_ids, hidden)
         ms = 1e3 * (time.perf_counter() - begun)
@@ -194,8 +196,9 @@ class Generation:
         base = cache.length
         out = verifier.forward([self._output[-1], *draft.ids], cache, hidden=self.drafter.needs_hidden)
         clock.append(time.perf_counter())
-        rows, verdict, top, margin = self._judge(out.logits, draft, generator)
+        rows, verdict, top, margin = self._judge(out, draft, generator)
         clock.append(time.perf_counter())
+        _settle(clock, out)
 
         accepted = verdict.accepted
         verifier.rollback(cache, base + 1 + accepted)
@@ -257,8 +260,9 @@ class Generation:
         read = pending if self._finish is None else pending[:-1]
         out = verifier.exact.forward([self._output[first - 1], *read], cache.exact, hidden=self.drafter.needs_hidden)
         clock.append(time.perf_counter())
-        _, verdict, top, margin = self._judge(out.logits, auditor.draft(), generator)
+        _, verdict, top, margin = self._judge(out, auditor.draft(), generator)
         clock.append(time.perf_counter())
+        _settle(clock, out)
 
         kept = verdict.accepted
         verifier.exact.rollback(cache.exact, base + 1 + min(kept, len(read)))
@@ -343,15 +347,19 @@ class Generation:
         return f"<{token}>" if tokenizer is None else tokenizer.piece(token)
 
     def _judge(
-        self, logits: Tensor, draft: Draft, generator: torch.Generator
+        self, out: Output, draft: Draft, generator: torch.Generator
     ) -> tuple[Rows, Verdict, list[list[list[Any]]], list[float]]:
         """Rows of a pass, the verdict on a draft, and what the trace tells of each row: the likeliest tokens and the
         margin."""
         with single_torch_thread():
-            rows = read_rows(logits, self.sampling, TOP)
+            verdict = None
+            if out.top is None:
+                rows = read_rows(out.logits, self.sampling, TOP)
+            else:
+                rows, verdict = judge(out.logits, out.top, draft, self.sampling, generator)
             if not all(isfinite(values[0]) for values in rows.best_logits):
                 raise CheckpointError(f"{self.verifier.name} gives NaN or infinite logits; its weights are unusable")
-            verdict = verify(rows, draft, self.sampling, generator)
+            verdict = verdict or verify(rows, draft, self.sampling, generator)
             return rows, verdict, *self._likeliest(rows)
 
     def _likeliest(self, rows: Rows) -> tuple[list[list[list[Any]]], list[float]]:
@@ -427,6 +435,13 @@ class Generation:
             "audit_planned": self._auditor.length,
             "retracted": sum(audit.length - audit.accepted for audit in audits),
         }
+
+
+def _settle(clock: list[float], out: Output) -> None:
+    """A device still works on a pass when the call returns, and the time that its verdict waited was the pass's: moves
+    the mark between the two, last but one of `clock`, to where the device says the pass ended."""
+    if out.seconds is not None:
+        clock[-2] = min(max(clock[-2], clock[-3] + out.seconds()), clock[-1])
 
 
 def stream(verifier: Verifier, prompt: Prompt, **options: Any) -> Generation:

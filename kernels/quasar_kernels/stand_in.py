@@ -1,0 +1,137 @@
+"""The device backend without a device: the reference under the signatures of `triton`, and graphs that are tapes.
+
+What a GPU engine keeps account of (lengths that lie on the device, buffers that are written in place, which graph
+belongs to which cache) can be wrong with every kernel right, and none of it needs a GPU to be tested. So `StandIn` has
+the ops of `triton` on CPU tensors, computed by `reference`, and captures a graph as CUDA does, only in Python:
+
+- during capture nothing runs. Every op is noted with the very tensors it was called with, and what it returns holds
+  poison (NaN, or absurd integers) until a replay has written it;
+- a replay runs the noted ops on those tensors. A number that was read on the way in is baked into the tape, as it would
+  be into a graph; only what lies in a tensor can change.
+
+What is lost: nothing here is asynchronous, so a missing synchronisation stays hidden, and so does whatever depends on
+memory of its own (pools, scratch areas). Times mean nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quasar_kernels import reference
+
+
+def _rope_append(
+    qkv: Tensor, k_cache: Tensor, v_cache: Tensor, start: Any, cos: Tensor, sin: Tensor, *more: Any,
+    positions: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    if positions is not None:
+        cos, sin = cos[positions.long()], sin[positions.long()]
+    return reference.rope_append(qkv, k_cache, v_cache, int(start), cos, sin, *more)
+
+
+def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Any, parents: Any = None, window: int = 0) -> Tensor:
+    lengths, parents = (x.tolist() if isinstance(x, Tensor) else x for x in (lengths, parents))
+    return reference.attend(q, k_cache, v_cache, lengths, parents, window)
+
+
+def _embed_rows(table: Tensor, ids: Tensor) -> Tensor:
+    return table[ids.long()].float()
+
+
+_OPS: dict[str, Callable[..., Any]] = {
+    "embed_rows": _embed_rows,
+    "rope_append": _rope_append,
+    "attend": _attend,
+    **{
+        name: getattr(reference, name)
+        for name in (
+            "linear_bf16",
+            "linear_w8a8",
+            "quantize_rows",
+            "rmsnorm",
+            "rmsnorm_quantize",
+            "rotate",
+            "silu_mul",
+            "silu_mul_quantize",
+            "top_rows",
+        )
+    },
+}
+
+
+class StandIn:
+    """An ops module and the runtime of `quasar_lab.graphs` in one. captured, replayed: how many graphs, how often."""
+
+    name = reference.name
+    pack_bf16 = staticmethod(reference.pack_bf16)
+    pack_w8a8 = staticmethod(reference.pack_w8a8)
+
+    def __init__(self) -> None:
+        self.captured = self.replayed = 0
+        self._tape: list[Callable[[], None]] | None = None
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in _OPS:
+            raise AttributeError(name)
+        return partial(self._call, _OPS[name])
+
+    def activations(self, device: torch.device) -> torch.dtype:
+        """What feeds a product, and what the cache holds: FP32, as in the reference."""
+        return torch.float32
+
+    def runtime(self) -> "StandIn":
+        return self
+
+    def _call(self, op: Callable[..., Any], *arguments: Any, out: Any = None, **options: Any) -> Any:
+        if self._tape is None:
+            result = op(*arguments, **options)
+            return result if out is None else _written(result, out)
+        if out is None:
+            untouched = [x.clone() if op is _rope_append and isinstance(x, Tensor) else x for x in arguments]
+            out = op(*untouched, **options)
+            for tensor in out if isinstance(out, tuple) else (out,):
+                tensor.fill_(float("nan") if tensor.is_floating_point() else 101)
+        self._tape.append(lambda: _written(op(*arguments, **options), out))
+        return out
+
+    def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
+        """See `quasar_lab.graphs.Runtime`, as the methods below."""
+        sent = torch.tensor(numbers, dtype=torch.int32)
+        return sent if out is None else out.copy_(sent)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        self._tape = tape = []
+        try:
+            work()
+        finally:
+            self._tape = None
+        self.captured += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            for call in tape:
+                call()
+
+        return replay
+
+    def mark(self) -> None:
+        return None
+
+    def seconds(self, first: None, last: None) -> float:
+        raise NotImplementedError("a stand-in has no clock")
+
+
+def _written(result: Any, out: Any) -> Any:
+    """`out`, holding `result`. Raises ValueError unless shapes and dtypes agree: copying would convert and repeat."""
+    pairs = zip(result, out, strict=True) if isinstance(out, tuple) else [(result, out)]
+    for have, want in pairs:
+        if have.shape != want.shape or have.dtype != want.dtype or not want.is_contiguous():
+            raise ValueError(
+                f"out is {want.dtype} {list(want.shape)}; accepted: {have.dtype} {list(have.shape)}, dense"
+            )
+        want.copy_(have)
+    return out
