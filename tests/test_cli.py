@@ -107,7 +107,8 @@ def test_files_that_cannot_be_read_are_told_in_words(capsys, tmp_path):
         assert said in call(capsys, *arguments)[2]
 
 
-def test_a_backend_of_a_later_version_is_called_so(capsys):
+def test_a_backend_of_a_later_version_is_called_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "quasar_kernels.triton", None)
     assert quasar_kernels.availability()["triton"] == "not in this version"
 
 

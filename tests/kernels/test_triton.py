@@ -1,5 +1,5 @@
-"""The Triton backend where there is no GPU: what it says, which tiles it takes, what it would launch, and its kernels in
-the interpreter."""
+"""The Triton backend where there is no GPU: what it says, which tiles it takes, what it would launch, and its kernels
+in the interpreter."""
 
 import json
 import os
@@ -39,7 +39,8 @@ def test_without_a_gpu_it_says_so():
 
 
 def test_without_triton_it_says_so():
-    code = "import sys; sys.modules['triton'] = None; import quasar_kernels; print(quasar_kernels.availability()['triton'])"
+    hide = "import sys; sys.modules['triton'] = None; "
+    code = hide + "from quasar_kernels import availability; print(availability()['triton'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "Triton is not installed" in done.stdout
 

@@ -1,4 +1,5 @@
-"""The Triton kernels as compiled for GPUs that are not here: they fit, nothing is spilled, tensor cores do the products.
+"""The Triton kernels as compiled for GPUs that are not here: they fit, nothing is spilled, tensor cores do the
+products.
 
 One product is compiled in the fast suite; everything, for both architectures, in the slow one.
 """

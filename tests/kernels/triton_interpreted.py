@@ -1,8 +1,8 @@
 """Every Triton kernel, run by Triton's interpreter on CPU tensors, against the definition.
 
 Collected only by `test_triton.py`, in a process of its own: `TRITON_INTERPRET=1` must be there before Triton is first
-imported. The interpreter has no BF16 products, so activations are FP32 here and bounds are those of reordered FP32 sums;
-INT32 results, rounded rows and rotations are equal bit for bit.
+imported. The interpreter has no BF16 products, so activations are FP32 here and bounds are those of reordered FP32
+sums; INT32 results, rounded rows and rotations are equal bit for bit.
 """
 
 import importlib
@@ -47,7 +47,8 @@ def integers(numbers):
 
 @pytest.fixture
 def short_stretches(monkeypatch):
-    """Stretches of one block, so that a small cache has several; a tile of 16 queries × heads, so that it has chunks."""
+    """Stretches of one block, so that a small cache has several; tiles of 16 queries × heads, so that there are
+    chunks."""
     tile = {"rows": 16, "split": attention.BLOCK, "warps": 4, "stages": 1}
     monkeypatch.setattr(attention, "attend_tile", lambda size, per, device: tile)
 
@@ -345,7 +346,7 @@ def test_what_does_not_fit_is_an_error_that_names_what_does():
         ops.linear_bf16(x, w.float())
     with pytest.raises(ValueError, match=r"w is \[8, 40\]; accepted: \[any, 39\]"):
         ops.linear_bf16(x[:, :39].contiguous(), w)
-    with pytest.raises(TypeError, match="accepted: torch.float32 on cpu"):
+    with pytest.raises(TypeError, match=r"accepted: torch\.float32 on cpu"):
         ops.rmsnorm(torch.empty(3, 40, device="meta"), randn(40), 1e-5)
     with pytest.raises(ValueError, match="rotation"):
         ops.rotate(x, orthonormal(6))

@@ -14,11 +14,12 @@ lie on the device, and every result may go into a buffer that is already there: 
 | silu_mul_quantize | gate_up f32 or A [M, 2F], transform | | (q, scale) |
 | linear_w8a8 | q, scale, wq, wscale, bias, residual f32 | | f32 [M, N]; may be `residual` itself |
 | linear_bf16 | x A [M, K], w bf16, bias, residual f32 | | f32 [M, N]; may be `residual` itself |
-| rope_append | qkv f32 or A, k_cache, v_cache, start, cos, sin, q_norm, k_norm, eps | start i32 [1]; `positions=` i32 [M] \
-picks rows of cos, sin f32 [context, D/2] | q A [M, H, D] |
+| rope_append | qkv f32 or A, caches, start, cos, sin, q_norm, k_norm, eps | start i32 [1]; positions | q A [M, H, D] |
 | attend | q A [M, H, D], k_cache, v_cache, lengths, parents, window | lengths i32 [M], parents i32 [M] | A [M, H·D] |
 | top_rows | logits f32 [M, V], k | | (values f32 [M, k], ids i64 [M, k], log Σ exp f32 [M]) |
 | embed_rows | table bf16 [V, K], ids | ids i32 or i64 [M] | f32 [M, K] |
+
+`rope_append(…, positions=i32 [M])` takes cos and sin as whole tables f32 [context, D/2] and picks a row for each row.
 
 A is `activations(device)`: BF16 on CUDA (f32 is accepted too). The residual stream, what a linear writes and the logits
 are FP32; what feeds a product and the KV cache (k_cache, v_cache A [G, C, D]) is BF16. All sums are FP32 in a fixed
@@ -36,12 +37,9 @@ What is lost: every operand must be dense and on the device; nothing is copied o
 """
 
 import torch
-from torch import Tensor
-
-from quasar_kernels.reference import hadamard_size
 
 try:
-    import triton
+    import triton as _triton  # noqa: F401 – the question is whether it is there
 except ImportError as error:
     _missing: str | None = f"Triton is not installed ({error}); install it on Linux with: pip install triton"
 else:
@@ -60,6 +58,24 @@ else:
     from quasar_kernels.triton.silu_mul_quantize import silu_mul_quantize
     from quasar_kernels.triton.top_rows import top_rows
 
+__all__ = [
+    "activations",
+    "attend",
+    "embed_rows",
+    "linear_bf16",
+    "linear_w8a8",
+    "pack_bf16",
+    "pack_w8a8",
+    "quantize_rows",
+    "rmsnorm",
+    "rmsnorm_quantize",
+    "rope_append",
+    "rotate",
+    "silu_mul",
+    "silu_mul_quantize",
+    "top_rows",
+    "unavailable",
+]
 name = "triton"
 
 

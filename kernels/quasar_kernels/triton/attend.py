@@ -1,11 +1,11 @@
 """Attention of a few queries over a long cache, shared out along the cache, with results that depend on nothing else.
 
 At decode there are a handful of queries and thousands of cached rows, so the work is cut along the cache: a program
-takes one group of heads, a tile of queries × heads, and one stretch of SPLIT positions, and runs the online softmax over
-it in blocks of 64. Stretches and blocks lie at absolute positions, whatever the length, and a second kernel combines the
-stretches of each row in position order; a row's own numbers pass through the same operations in the same order however
-many rows or cached tokens there are. The grid covers the capacity, and a program beyond the last length ends at once: so
-lengths may lie on the device, and a captured graph stays valid while the cache grows.
+takes one group of heads, a tile of queries × heads, and one stretch of SPLIT positions, and runs the online softmax
+over it in blocks of 64. Stretches and blocks lie at absolute positions, whatever the length, and a second kernel
+combines the stretches of each row in position order; a row's own numbers pass through the same operations in the same
+order however many rows or cached tokens there are. The grid covers the capacity, and a program beyond the last length
+ends at once: so lengths may lie on the device, and a captured graph stays valid while the cache grows.
 
 Trees. A row sees the prefix and its own path. Stretches inside the prefix are shared by all rows, as in a chain; in a
 stretch that reaches into the tree each row has a program of its own, which gathers that row's path in logical order in
@@ -13,8 +13,8 @@ the same tile. So a tree row has the bits of its path decoded alone.
 
 Weights are rounded to BF16 before they meet the values (in a BF16 cache); their sum is FP32.
 
-What is lost: for a short cache most programs of a large capacity have nothing to do, and a tree of M rows reads its last
-stretch M times (from the L2 cache).
+What is lost: for a short cache most programs of a large capacity have nothing to do, and a tree of M rows reads its
+last stretch M times (from the L2 cache).
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,14 @@
-"""What the compiler makes of every kernel, for GPUs that need not be there: registers, spills, shared memory, tensor-core
-instructions.
+"""What the compiler makes of every kernel, for GPUs that need not be there: registers, spills, shared memory,
+tensor-core instructions.
 
     python -m quasar_kernels.triton.compiled            # a table for sm_80 and sm_90
     python -m quasar_kernels.triton.compiled --arch 90
 
-Triton compiles for any target without a GPU. The ops themselves are called, on tensors without data (`launch.recording`),
-with the shapes of three models, so what is compiled is what they launch. Registers, local memory (where spills go) and
-shared memory come from the `cuobjdump` that Triton brings; instructions from the PTX. The limits of a block are those of
-the GPU: 163 KiB of shared memory on sm_80, 227 KiB on sm_90, 255 registers per thread and 65536 per block.
+Triton compiles for any target without a GPU. The ops themselves are called, on tensors without data
+(`launch.recording`), with the shapes of three models, so what is compiled is what they launch. Registers, local memory
+(where spills go) and shared memory come from the `cuobjdump` that Triton brings; instructions from the PTX. The limits
+of a block are those of the GPU: 163 KiB of shared memory on sm_80, 227 KiB on sm_90, 255 registers per thread and 65536
+per block.
 
 What is lost: this shows that a kernel fits a GPU and uses its tensor cores, and nothing about its speed.
 """
@@ -97,9 +98,10 @@ def cases(shape: Shape, width: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     qkv = (shape.heads + 2 * shape.groups) * size
     x, gate_up = new(width, hidden), new(width, 2 * inner)
     smooth = Transform(new(hidden), new(hidden))
-    turned = Transform(new(inner), None, new(shape.side, shape.side))
-    caches = [new(shape.groups, shape.context, size, dtype=bf16) for _ in range(2)]
-    angles = [new(shape.context, size // 2) for _ in range(2)]
+    turn = new(shape.side, shape.side)
+    turned = Transform(new(inner), None, turn)
+    k, v = (new(shape.groups, shape.context, size, dtype=bf16) for _ in range(2))
+    cos, sin = (new(shape.context, size // 2) for _ in range(2))
     q = new(width, shape.heads, size, dtype=bf16)
     lengths, parents = new(width, dtype=i32), new(width, dtype=i32)
 
@@ -127,13 +129,13 @@ def cases(shape: Shape, width: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "silu_mul", lambda: ops.silu_mul(gate_up)
     yield "silu_mul_quantize", lambda: ops.silu_mul_quantize(gate_up)
     yield "silu_mul_quantize rotated", lambda: ops.silu_mul_quantize(gate_up, turned)
-    yield "rotate", lambda: ops.rotate(new(width, inner, dtype=bf16), turned.rotation)
+    yield "rotate", lambda: ops.rotate(new(width, inner, dtype=bf16), turn)
     norms = (new(size), new(size))
     positions, start = new(width, dtype=i32), new(1, dtype=i32)
-    yield "rope_append", lambda: ops.rope_append(new(width, qkv), *caches, start, *angles, *norms, positions=positions)
-    yield "attend", lambda: ops.attend(q, *caches, lengths)
-    yield "attend window", lambda: ops.attend(q, *caches, lengths, None, 4096)
-    yield "attend tree", lambda: ops.attend(q, *caches, lengths, parents)
+    yield "rope_append", lambda: ops.rope_append(new(width, qkv), k, v, start, cos, sin, *norms, positions=positions)
+    yield "attend", lambda: ops.attend(q, k, v, lengths)
+    yield "attend window", lambda: ops.attend(q, k, v, lengths, None, 4096)
+    yield "attend tree", lambda: ops.attend(q, k, v, lengths, parents)
     yield "top_rows", lambda: ops.top_rows(new(width, shape.vocabulary), 5)
     yield "embed_rows", lambda: ops.embed_rows(new(shape.vocabulary, hidden, dtype=bf16), new(width, dtype=torch.int64))
 

@@ -60,7 +60,8 @@ def launch(kernel: Any, programs: int, arguments: dict[str, Any], warps: int = 4
 def recording() -> Iterator[list[Launch]]:
     """Notes launches instead of running them; operands may be on the "meta" device. Not for threads."""
     global _recorded
-    _recorded = noted = []
+    noted: list[Launch] = []
+    _recorded = noted
     try:
         yield noted
     finally:

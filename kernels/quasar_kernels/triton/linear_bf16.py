@@ -1,9 +1,10 @@
-"""BF16 weights times BF16 rows with FP32 sums: the other verifier's product, written with the same care as the INT8 one.
+"""BF16 weights times BF16 rows with FP32 sums: the other verifier's product, written with the same care as the INT8
+one.
 
-Same tile of sixteen rows for every width, same split of K, same epilogue; partial FP32 sums are added in the order of K.
-FP32 sums are not exact, so a wider pass (prefill) runs as chunks of this very tile: a taller one would sum in another
-order, and a row would no longer have the bits of a narrow pass. Neighbouring programs share a weight tile, so the chunks
-read weights from memory once.
+Same tile of sixteen rows for every width, same split of K, same epilogue; partial FP32 sums are added in the order of
+K. FP32 sums are not exact, so a wider pass (prefill) runs as chunks of this very tile: a taller one would sum in
+another order, and a row would no longer have the bits of a narrow pass. Neighbouring programs share a weight tile, so
+the chunks read weights from memory once.
 
 Where the tile table says "cublas" (the tuning script decides), the product itself is the vendor's, at sixteen rows and
 nothing else, chunk by chunk; its FP32 result then gets the same epilogue. It must never run at another height.

@@ -108,8 +108,8 @@ def launch_product(
     tile: dict[str, int],
     **more: Any,
 ) -> None:
-    """Launches a product over row chunks × output tiles × splits, with the scratch, of dtype `sums`, that its splits meet
-    in."""
+    """Launches a product over row chunks × output tiles × splits, with the scratch, of dtype `sums`, where splits
+    meet."""
     rows, outputs = y.shape
     height, width, split = tile["rows"], tile["block_n"], tile["split_k"]
     slots = triton.cdiv(rows, height) * triton.cdiv(outputs, width)

@@ -1,9 +1,9 @@
 """Symmetric INT8 per row: the largest magnitude becomes 127. The row ops in front of an INT8 product end here.
 
 One program takes one row. A short row without rotation stays in registers from its source to its integers; a longer or
-rotated one lies in a scratch line of FP32, in the cache of its multiprocessor, and is passed over tile by tile. Division
-is correctly rounded (`div_rn`; Triton's `/` is not), and x + 1.5 · 2²³ − 1.5 · 2²³ rounds half to even, so the integers
-are the reference's on either way: a maximum has no order.
+rotated one lies in a scratch line of FP32, in the cache of its multiprocessor, and is passed over tile by tile.
+Division is correctly rounded (`div_rn`; Triton's `/` is not), and x + 1.5 · 2²³ − 1.5 · 2²³ rounds half to even, so the
+integers are the reference's on either way: a maximum has no order.
 
 What is lost: the scratch line is a second pass over the row where its shift and smoothing are all there is to do.
 """
@@ -114,8 +114,8 @@ def quantize_arguments(
 ) -> tuple[dict[str, Any], int]:
     """What a kernel that ends in a rounded row needs beside its input, results under "q" and "scale"; and its warps.
 
-    "lines", the scratch, is None for a row of at most `longest` numbers without rotation. Raises TypeError or ValueError
-    when the transform or `out` does not fit.
+    "lines", the scratch, is None for a row of at most `longest` numbers without rotation. Raises TypeError or
+    ValueError when the transform or `out` does not fit.
     """
     transform = transform or Transform()
     check_optional("inv_smooth", transform.inv_smooth, torch.float32, (size,))
@@ -144,6 +144,7 @@ def quantize_rows(
 ) -> tuple[Tensor, Tensor]:
     """See `reference.quantize_rows`; q and scale are equal to it, whatever the transform."""
     check("x", x, floats(x), (None, None))
-    arguments, warps = quantize_arguments(x, *x.shape, transform, out)
-    launch(_quantize_rows, x.shape[0], {"x": x, **arguments}, warps)
+    rows, size = x.shape
+    arguments, warps = quantize_arguments(x, rows, size, transform, out)
+    launch(_quantize_rows, rows, {"x": x, **arguments}, warps)
     return arguments["q"], arguments["scale"]

@@ -24,10 +24,10 @@ def _rope_append(
     first = tl.load(source + i, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(source + HALF + i, mask=inside, other=0.0).to(tl.float32)
     if head < HEADS + GROUPS:
-        if q_norm is not None:
+        if q_norm is not None:  # noqa: SIM102 – decided when compiled; what follows is not
             if head < HEADS:
                 first, second = _normalise(first, second, q_norm, eps, i, HALF)
-        if k_norm is not None:
+        if k_norm is not None:  # noqa: SIM102
             if head >= HEADS:
                 first, second = _normalise(first, second, k_norm, eps, i, HALF)
         place = row

@@ -3,8 +3,8 @@
 A row seen as X [P, n] is multiplied by a Walsh-Hadamard matrix from the right, log₂ n steps of a + b, a − b, and by
 rotationᵀ from the left, one rank-one update after the other. A butterfly exchanges registers between threads; an update
 needs a row of X in all of them. So the row lies in memory (in the cache of its multiprocessor) and is worked on in
-place, a tile at a time: first tiles of whole rows of X, then tiles of whole columns. Products are rounded before they are
-added: the bits are the reference's.
+place, a tile at a time: first tiles of whole rows of X, then tiles of whole columns. Products are rounded before they
+are added: the bits are the reference's.
 
 What is lost: one program per row, so a wide P on one token leaves most of the device idle.
 """
@@ -60,7 +60,8 @@ def _rotate(x, rotation, out, K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl
 
 
 def rotation_tile(rotation: Tensor, channels: int) -> tuple[dict[str, int], int]:
-    """The constants of `rotate_line` for a rotation [P, P], and warps. Raises TypeError or ValueError, naming what fits."""
+    """The constants of `rotate_line` for a rotation [P, P], and warps. Raises TypeError or ValueError, naming what
+    fits."""
     check("rotation", rotation, torch.float32, (None, None))
     size = hadamard_size(rotation, channels, MOST_ROTATION)
     side = rotation.shape[0]

@@ -1,4 +1,5 @@
-"""`silu_mul` and `quantize_rows` in one kernel: what down_proj of a W8A8 verifier reads is not rounded to BF16 first."""
+"""`silu_mul` and `quantize_rows` in one kernel: what down_proj of a W8A8 verifier reads is not rounded to BF16
+first."""
 
 import triton
 import triton.language as tl

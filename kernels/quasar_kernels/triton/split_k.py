@@ -3,8 +3,8 @@ is last.
 
 A skinny product has few output tiles: 4096 outputs in tiles of 64 are 64 programs for 132 multiprocessors. So each tile
 is computed by SPLIT programs, each over a fixed stretch of K. Every program writes its partial sums, then counts itself
-in; the one that finds all others counted adds the partial sums *in the order of K* and finishes the tile. Integers would
-add to the same in any order (and INT32 sums are exact); FP32 sums need that order.
+in; the one that finds all others counted adds the partial sums *in the order of K* and finishes the tile. Integers
+would add to the same in any order (and INT32 sums are exact); FP32 sums need that order.
 
 Order in memory: partial sums, barrier of the block, then an acquire-release addition by one thread, barrier again (part
 of how Triton broadcasts a scalar), then the reads, past the L1 cache. The last program resets the counter, so no launch
