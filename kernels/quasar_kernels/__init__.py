@@ -78,8 +78,10 @@ def select(backend: str = "auto", device: str = "cpu") -> ModuleType:
     if candidates is None:
         raise BackendUnavailable(f"unknown device {device!r}; accepted: {', '.join(BACKENDS)}")
     if backend != "auto" and backend not in candidates:
+        reason = _load(backend)[1]
+        elsewhere = f", and nowhere on this machine ({reason})" if reason else ""
         raise BackendUnavailable(
-            f"backend {backend!r} does not run on device {device!r}; accepted: {', '.join(candidates)}"
+            f"backend {backend!r} does not run on device {device!r}{elsewhere}; accepted: {', '.join(candidates)}"
         )
     reasons: list[str] = []
     for name in candidates if backend == "auto" else (backend,):
