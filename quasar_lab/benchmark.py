@@ -9,6 +9,9 @@ Where a pass is not bound by memory, it is bound by arithmetic. That ceiling is 
 of each verifier's own kernel, so wide that every weight, once read, is used CEILING_WIDTH times. Floor and ceiling
 together are the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009).
 
+On a GPU a call returns before its work is done, so every clock waits for the device (`finish`) before it is read, and
+the bandwidth is that of a copy, bytes read and bytes written.
+
 What is lost: caches. The embedded model's INT8 weights are 134 MB, above any last-level cache here; a smaller model
 would look faster than its floor.
 """
@@ -30,6 +33,8 @@ from quasar_lab.progress import track
 from quasar_lab.speculative import versions
 
 STREAM_BYTES = 256 * 2**20
+COPY_BYTES = 2**31
+"""Of each of the two buffers of a copy on a GPU, whose last-level cache holds tens of megabytes."""
 CEILING_WIDTH = 128
 """Rows of the product that shows how fast a kernel computes: at 128 operations a byte and more, memory waits for it."""
 
@@ -42,9 +47,32 @@ def percentiles(samples: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
+def finish(device: str) -> None:
+    """Waits until the device has done what it was given; on a CPU a call returns when its work is done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def copy_bandwidth(repeats: int = 9) -> float:
+    """GB/s of a copy within the memory of the GPU, bytes read and written together: the median over copies of 2 GiB."""
+    source = torch.randint(-128, 127, (COPY_BYTES,), dtype=torch.int8, device="cuda")
+    copy, seconds = torch.empty_like(source), []
+    for repeat in range(repeats + 1):
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in "ab")
+        begun.record()
+        copy.copy_(source)
+        ended.record()
+        torch.cuda.synchronize()
+        if repeat:  # the first warms up
+            seconds.append(1e-3 * begun.elapsed_time(ended))
+    return 2 * COPY_BYTES / percentiles(seconds)[1] / 1e9
+
+
 def stream_bandwidth(ops: ModuleType, repeats: int = 9) -> float:
     """GB/s at which the threads of a backend read memory: the median over passes of 256 MB, far more than a cache
-    holds."""
+    holds. On a GPU, `copy_bandwidth`."""
+    if ops.name == "triton":
+        return copy_bandwidth(repeats)
     data = torch.ones(STREAM_BYTES // 8, dtype=torch.int64)
     read = getattr(ops, "stream_read", torch.sum)
     read(data)
@@ -83,6 +111,7 @@ class StepTimer:
                 if width in self._widths[verifier.name]:
                     begun = time.perf_counter()
                     verifier.forward(ids, cache)
+                    finish(verifier.device)
                     times[verifier.name][width] = 1e3 * (time.perf_counter() - begun)
                     verifier.rollback(cache, self._context)
         return times
@@ -102,6 +131,8 @@ def wide_product(verifier: Decoder, width: int = CEILING_WIDTH) -> tuple[int, Ca
     linear, ops = verifier.layers[0].gate_up_proj, verifier.ops
     outputs, inputs = linear.shape
     x = torch.randn(width, inputs, generator=torch.Generator().manual_seed(0))
+    if verifier.device == "cuda":
+        x = x.to(verifier.device, ops.activations(torch.device(verifier.device)))
     if isinstance(linear, Int8Linear):
         q, scale = ops.quantize_rows(x)
         return 2 * width * outputs * inputs, lambda: ops.linear_w8a8(q, scale, linear.weight, linear.wscale)
@@ -114,13 +145,16 @@ class CeilingTimer:
 
     def __init__(self, verifiers: Sequence[Decoder]):
         self._products = {verifier.name: wide_product(verifier) for verifier in verifiers}
+        self._device = verifiers[0].device
         self._samples: dict[str, list[float]] = {name: [] for name in self._products}
 
     def sample(self) -> None:
         for name, (count, product) in self._products.items():
             product()
+            finish(self._device)
             begun = time.perf_counter()
             product()
+            finish(self._device)
             self._samples[name].append(count / (time.perf_counter() - begun) / 1e9)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -183,6 +217,7 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
     return {
         "bandwidth_gb_s": gigabytes,
         "device": first.device,
+        **({"gpu": gpu_name()} if first.device == "cuda" else {}),
         "backend": first.backend,
         "threads": threads(first),
         "model": first.identity["model"],
@@ -207,6 +242,16 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def gpu_name() -> str | None:
+    """The GPU, its compute capability and memory, and the CUDA version that torch was built with; None without one."""
+    if not torch.cuda.is_available():
+        return None
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return (
+        f"{found.name}, sm_{found.major}{found.minor}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+    )
 
 
 def threads(decoder: Decoder) -> int:

@@ -10,7 +10,7 @@ import torch
 from quasar_kernels import availability, select
 
 from quasar_lab import embedded, storage
-from quasar_lab.benchmark import cpu_name, stream_bandwidth
+from quasar_lab.benchmark import cpu_name, gpu_name, stream_bandwidth
 
 FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm")
 
@@ -48,6 +48,7 @@ def examine() -> dict[str, Any]:
         "transformers": _version("transformers"),
         "triton": _version("triton"),
         "device": device,
+        "gpu": gpu_name(),
         "cpu": cpu_name(),
         "cpu_features": _cpu_features(),
         "backend": ops.name,

@@ -104,7 +104,8 @@ class StandIn:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
-        self._tape = tape = []
+        tape: list[Callable[[], None]] = []
+        self._tape = tape
         try:
             work()
         finally:
