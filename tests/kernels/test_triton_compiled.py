@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is for Linux")
 import triton
 from quasar_kernels import triton as ops
+from quasar_kernels.reference import Transform
 from quasar_kernels.triton import compiled
 from quasar_kernels.triton.launch import recording
 
@@ -63,6 +64,39 @@ def test_every_kernel_fits_and_spills_nothing(arch, capsys):
     products = {one.kernel: one.tensor_core for one in found if "linear" in one.kernel}
     assert products == {"_linear_w8a8": "mma s8", "_linear_bf16": "mma bf16"}
     assert all(one.tensor_core == "mma bf16" for one in found if one.kernel == "_attend_stretch")
+
+
+def odd_calls():
+    """Shapes that no model of the table has: heads of other sizes, seven query heads a group, rows that start anywhere,
+    the widest norm."""
+    bf16, i8, i32 = torch.bfloat16, torch.int8, torch.int32
+
+    def empty(*shape, dtype=torch.float32):
+        return torch.empty(*shape, dtype=dtype, device="meta")
+
+    for per, size in ((7, 128), (7, 64), (32, 128), (4, 80), (4, 256)):
+        q, k, v = empty(5, 2 * per, size, dtype=bf16), *(empty(2, 4096, size, dtype=bf16) for _ in range(2))
+        for parents in (None, empty(5, dtype=i32)):
+            yield lambda q=q, k=k, v=v, parents=parents: ops.attend(q, k, v, empty(5, dtype=i32), parents)
+    for inputs in (4001, 4008):
+        yield lambda n=inputs: ops.linear_w8a8(
+            empty(5, n, dtype=i8), empty(5), empty(4097, n, dtype=i8), empty(4097), None, empty(5, 4097)
+        )
+        yield lambda n=inputs: ops.linear_bf16(empty(5, n), empty(4097, n, dtype=bf16))
+    yield lambda: ops.rmsnorm_quantize(empty(5, 16384), empty(16384), 1e-5, Transform(empty(16384), empty(16384)))
+    for size, side in ((11008, 43), (4096, 256), (8192, 1)):
+        yield lambda n=size, p=side: ops.quantize_rows(empty(5, n, dtype=bf16), Transform(rotation=empty(p, p)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+def test_odd_shapes_fit_too(arch):
+    with recording() as noted:
+        for call in odd_calls():
+            call()
+    forms = {compiled.form(one): one for one in noted}
+    for one in forms.values():
+        check(compiled.compile_launch(f"{one.kernel.__name__} {one.arguments}"[:300], one, arch))
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quasar_kernels.triton.launch import check, floats, launch, next_power, result
+from quasar_kernels.triton.launch import ALL_REGISTERS, check, floats, launch, next_power, result
 from quasar_kernels.triton.rope_append import check_caches
 from quasar_kernels.triton.tiles import attend_tile
 
@@ -69,7 +69,7 @@ def _attend_stretch(
             d = tl.arange(0, BLOCK_D)
             position = tl.arange(0, BLOCK)
             head = group * PER + t % PER
-            line = row.to(tl.int64) * (GROUPS * PER) + head
+            line = row * (GROUPS * PER) + head
             queries = tl.load(
                 q + line[:, None] * SIZE + d[None, :], mask=here[:, None] & (d[None, :] < SIZE), other=0.0
             ).to(k_cache.dtype.element_ty)
@@ -90,7 +90,9 @@ def _attend_stretch(
                     other=0.0,
                 )
                 scores = tl.dot(queries, k, input_precision="ieee") * scale
-                seen = (begin + position[None, :] < ends[:, None]) & (begin + position[None, :] >= starts[:, None])
+                seen = begin + position[None, :] < ends[:, None]
+                if WINDOW > 0:
+                    seen = seen & (begin + position[None, :] >= starts[:, None])
                 scores = tl.where(seen, scores, float("-inf"))
                 new_top = tl.maximum(top, tl.max(scores, axis=1))
                 # A row that has seen nothing yet keeps −inf; −inf − (−inf) would be NaN, so it is shifted by 0 instead.
@@ -105,10 +107,14 @@ def _attend_stretch(
                 )
                 values = tl.dot(weights.to(v.dtype), v, values * decay[:, None], input_precision="ieee")
                 top = new_top
-            line += split.to(tl.int64) * M * (GROUPS * PER)
-            tl.store(values_out + line[:, None] * SIZE + d[None, :], values, mask=here[:, None] & (d[None, :] < SIZE))
-            tl.store(sums_out + line * 2, top, mask=here)
-            tl.store(sums_out + line * 2 + 1, total, mask=here)
+            part = split.to(tl.int64) * M * (GROUPS * PER)
+            tl.store(
+                values_out + part * SIZE + line[:, None] * SIZE + d[None, :],
+                values,
+                mask=here[:, None] & (d[None, :] < SIZE),
+            )
+            tl.store(sums_out + part * 2 + line * 2, top, mask=here)
+            tl.store(sums_out + part * 2 + line * 2 + 1, total, mask=here)
 
 
 @triton.jit
@@ -198,7 +204,9 @@ def attend(
         "BLOCK": BLOCK,
         "BLOCK_M": next_power(rows) if parents is not None else 1,
     }
-    launch(_attend_stretch, splits * units * groups, {**arguments, **shape}, tile["warps"], tile["stages"])
+    launch(
+        _attend_stretch, splits * units * groups, {**arguments, **shape}, tile["warps"], tile["stages"], ALL_REGISTERS
+    )
     combined = {"values_in": values, "sums_in": sums, "lengths": lengths_here, "out": y, "M": rows, "C": capacity}
     launch(_attend_combine, rows * heads, {**combined, "HEADS": heads, **shape}, warps=1)
     return y

@@ -30,7 +30,7 @@ from triton.compiler import ASTSource
 
 from quasar_kernels import triton as ops
 from quasar_kernels.reference import Transform
-from quasar_kernels.triton.launch import FP_FUSION, INTERPRETED, Launch, recording
+from quasar_kernels.triton.launch import INTERPRETED, Launch, recording
 
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a block may have, by compute capability (CUDA C++ Programming Guide, table of technical
@@ -167,14 +167,13 @@ def specialised(one: Launch) -> tuple[dict[str, str], dict[tuple[int], Any], dic
 
 def form(one: Launch) -> str:
     """Equal for two launches that run the same machine code."""
-    return repr((one.kernel.__name__, *specialised(one), one.warps, one.stages))
+    return repr((one.kernel.__name__, *specialised(one), one.options))
 
 
 def compile_launch(case: str, one: Launch, arch: int) -> Compiled:
     """Compiles a recorded launch for compute capability `arch`, major · 10 + minor."""
-    options = {"num_warps": one.warps, "num_stages": one.stages, "enable_fp_fusion": FP_FUSION}
     source = ASTSource(one.kernel, *specialised(one))
-    binary = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    binary = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=one.options)
     registers, local_bytes = _resources(binary.asm["cubin"])
     ptx = binary.asm["ptx"]
     return Compiled(

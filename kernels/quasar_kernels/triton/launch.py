@@ -23,20 +23,28 @@ from torch import Tensor
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 FP_FUSION = False
 MOST_PROGRAMS = 2**31 - 1
-MOST_CHANNELS = 32768
+MOST_CHANNELS = 16384
+ALL_REGISTERS = 255
 
 _recorded: list["Launch"] | None = None
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch that was noted instead of run."""
+    """One launch, run or noted."""
 
     kernel: Any
     programs: int
     arguments: dict[str, Any]
     warps: int
     stages: int
+    registers: int | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the compiler is told beside the arguments."""
+        given = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": FP_FUSION}
+        return given if self.registers is None else {**given, "maxnreg": self.registers}
 
 
 def activations(device: torch.device) -> torch.dtype:
@@ -44,16 +52,28 @@ def activations(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
-def launch(kernel: Any, programs: int, arguments: dict[str, Any], warps: int = 4, stages: int = 1) -> None:
-    """Runs `kernel` with the named arguments in `programs` programs of `warps` warps."""
+def launch(
+    kernel: Any,
+    programs: int,
+    arguments: dict[str, Any],
+    warps: int = 4,
+    stages: int = 1,
+    registers: int | None = None,
+) -> None:
+    """Runs `kernel` with the named arguments in `programs` programs of `warps` warps.
+
+    registers: how many a thread may have. By default the assembler weighs them against the number of programs that run
+    at a time, and may spill a few for one more.
+    """
     if programs == 0:
         return
     if programs > MOST_PROGRAMS:
         raise ValueError(f"{programs} programs are more than a grid holds; accepted: {MOST_PROGRAMS}")
+    one = Launch(kernel, programs, arguments, warps, stages, registers)
     if _recorded is not None:
-        _recorded.append(Launch(kernel, programs, arguments, warps, stages))
-        return
-    kernel[(programs,)](**arguments, num_warps=warps, num_stages=stages, enable_fp_fusion=FP_FUSION)
+        _recorded.append(one)
+    else:
+        kernel[(programs,)](**arguments, **one.options)
 
 
 @contextmanager
@@ -117,7 +137,7 @@ def next_power(n: int) -> int:
 def row_tile(size: int) -> tuple[int, int]:
     """For a program that holds a whole row of `size` numbers in registers: the tile, a power of two, and its warps.
 
-    Both depend on the size alone, so the order of a row's sums does too. Raises ValueError above 32768.
+    Both depend on the size alone, so the order of a row's sums does too. Raises ValueError above 16384.
     """
     if not 1 <= size <= MOST_CHANNELS:
         raise ValueError(f"a row has {size} numbers; accepted: 1…{MOST_CHANNELS}")

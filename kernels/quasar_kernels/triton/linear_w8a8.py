@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quasar_kernels.triton.launch import check, check_optional, launch, result
+from quasar_kernels.triton.launch import ALL_REGISTERS, check, check_optional, launch, result
 from quasar_kernels.triton.scratch import scratch
 from quasar_kernels.triton.split_k import combine, finish, stretch
 from quasar_kernels.triton.tiles import linear_tile
@@ -133,4 +133,6 @@ def launch_product(
         "SPLIT": split,
         **more,
     }
-    launch(kernel, slots * split, arguments, tile["warps"], tile["stages"])
+    # Rows that do not start at 16 bytes are loaded in small pieces, each with its own address.
+    registers = ALL_REGISTERS if inputs % 16 else None
+    launch(kernel, slots * split, arguments, tile["warps"], tile["stages"], registers)

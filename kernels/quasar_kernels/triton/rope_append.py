@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quasar_kernels.triton.launch import check, check_optional, floats, launch, next_power, result
+from quasar_kernels.triton.launch import activations, check, check_optional, floats, launch, next_power, result
 
 
 @triton.jit(do_not_specialize=["start"])
@@ -69,9 +69,9 @@ def _normalise(first, second, gain, eps, i, HALF: tl.constexpr):
 
 
 def check_caches(k_cache: Tensor, v_cache: Tensor) -> None:
-    """Raises TypeError or ValueError, naming what is accepted, unless both are dense [G, C, D] of one dtype."""
-    check("k_cache", k_cache, floats(k_cache), (None, None, None))
-    check("v_cache", v_cache, k_cache.dtype, tuple(k_cache.shape))
+    """Raises TypeError or ValueError, naming what is accepted, unless both are dense [G, C, D] of `activations`."""
+    check("k_cache", k_cache, activations(k_cache.device), (None, None, None))
+    check("v_cache", v_cache, activations(k_cache.device), tuple(k_cache.shape))
 
 
 def rope_append(
