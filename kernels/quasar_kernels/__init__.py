@@ -99,11 +99,13 @@ def _warn_once(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=4)
 
 
-def _check(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:
+def _check(name: str, x: Tensor, dtype: torch.dtype | None, shape: tuple[int | None, ...]) -> None:
+    """dtype None: that of an activation, FP32, on CUDA also BF16."""
+    dtypes = (dtype,) if dtype is not None else (torch.float32, torch.bfloat16) if x.is_cuda else (torch.float32,)
     fits = x.dim() == len(shape) and all(want in (None, have) for want, have in zip(shape, x.shape, strict=False))
-    if x.dtype != dtype or not fits:
+    if x.dtype not in dtypes or not fits:
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} is {x.dtype} {list(x.shape)}; accepted: {dtype} [{wanted}]")
+        raise ValueError(f"{name} is {x.dtype} {list(x.shape)}; accepted: {' or '.join(map(str, dtypes))} [{wanted}]")
 
 
 def _check_optional(name: str, x: Tensor | None, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:
@@ -127,14 +129,14 @@ def _check_rotation(rotation: Tensor, size: int) -> None:
 
 def quantize_rows(x: Tensor, transform: Transform | None = None, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
     """See `reference.quantize_rows`. Raises ValueError on a shape or dtype that does not fit."""
-    _check("x", x, torch.float32, (None, None))
+    _check("x", x, None, (None, None))
     _check_transform(transform, x.shape[1])
     return select(backend, x.device.type).quantize_rows(x, transform)
 
 
 def rotate(x: Tensor, rotation: Tensor, *, backend: str = "auto") -> Tensor:
     """See `reference.rotate`. Raises ValueError on a shape or dtype that does not fit."""
-    _check("x", x, torch.float32, (None, None))
+    _check("x", x, None, (None, None))
     _check_rotation(rotation, x.shape[1])
     return select(backend, x.device.type).rotate(x, rotation)
 
@@ -172,7 +174,7 @@ def silu_mul_quantize(
 
 
 def _check_gate_up(gate_up: Tensor) -> None:
-    _check("gate_up", gate_up, torch.float32, (None, None))
+    _check("gate_up", gate_up, None, (None, None))
     if gate_up.shape[1] % 2:
         raise ValueError(f"gate_up is {gate_up.shape[1]} wide; accepted: an even width, gate then up")
 
@@ -203,7 +205,7 @@ def linear_bf16(
     x: Tensor, w: Tensor, bias: Tensor | None = None, residual: Tensor | None = None, *, backend: str = "auto"
 ) -> Tensor:
     """See `reference.linear_bf16`. Raises ValueError on a shape or dtype that does not fit. Packs `w` on every call."""
-    _check("x", x, torch.float32, (None, None))
+    _check("x", x, None, (None, None))
     _check("w", w, torch.bfloat16, (None, x.shape[1]))
     _check_optional("bias", bias, torch.float32, (w.shape[0],))
     _check_optional("residual", residual, torch.float32, (x.shape[0], w.shape[0]))
@@ -226,9 +228,9 @@ def rope_append(
 ) -> Tensor:
     """See `reference.rope_append`. Raises ValueError on a shape or dtype that does not fit, or when the cache has no
     room."""
-    _check("qkv", qkv, torch.float32, (None, None))
-    _check("k_cache", k_cache, torch.float32, (None, None, None))
-    _check("v_cache", v_cache, torch.float32, tuple(k_cache.shape))
+    _check("qkv", qkv, None, (None, None))
+    _check("k_cache", k_cache, None, (None, None, None))
+    _check("v_cache", v_cache, k_cache.dtype, tuple(k_cache.shape))
     rows, (groups, capacity, size) = qkv.shape[0], k_cache.shape
     if qkv.shape[1] % size or qkv.shape[1] // size <= 2 * groups:
         raise ValueError(f"qkv is {qkv.shape[1]} wide; accepted: (H + 2·{groups})·{size} with H ≥ 1")
@@ -252,9 +254,9 @@ def attend(
     backend: str = "auto",
 ) -> Tensor:
     """See `reference.attend`. Raises ValueError on a shape, dtype, length or parent that does not fit."""
-    _check("q", q, torch.float32, (None, None, None))
-    _check("k_cache", k_cache, torch.float32, (None, None, q.shape[2]))
-    _check("v_cache", v_cache, torch.float32, tuple(k_cache.shape))
+    _check("q", q, None, (None, None, None))
+    _check("k_cache", k_cache, None, (None, None, q.shape[2]))
+    _check("v_cache", v_cache, k_cache.dtype, tuple(k_cache.shape))
     if q.shape[1] % k_cache.shape[0]:
         raise ValueError(f"q has {q.shape[1]} heads; accepted: a multiple of the {k_cache.shape[0]} key/value heads")
     if len(lengths) != q.shape[0] or not all(0 < length <= k_cache.shape[1] for length in lengths):

@@ -138,10 +138,9 @@ def test_sizes_beyond_the_kernels_are_errors():
 
 def test_the_vendor_product_runs_at_sixteen_rows_only(monkeypatch):
     tile = {**tiles.linear_tile("linear_bf16", 64, 64, CPU), "engine": "cublas"}
-    monkeypatch.setattr(sys.modules["quasar_kernels.triton.linear_bf16"], "linear_tile", lambda *_: tile)
     heights = []
     monkeypatch.setattr(torch, "mm", lambda a, b, out_dtype, out: heights.append((a.shape[0], out_dtype)))
-    with launch.recording() as noted:
+    with tiles.forced("linear_bf16", tile), launch.recording() as noted:
         ops.linear_bf16(torch.empty(21, 64, dtype=torch.bfloat16, device=META), meta_weight(64, 64))
     assert heights == [(16, torch.float32)] * 2
     assert [one.kernel.__name__ for one in noted] == ["_finish"]

@@ -28,11 +28,9 @@ from kernel_cases import (
 from quasar_kernels import reference
 from quasar_kernels import triton as ops
 from quasar_kernels.reference import Transform
-from quasar_kernels.triton import launch, scratch
+from quasar_kernels.triton import launch, scratch, tiles
 
-products, attention = (importlib.import_module(f"quasar_kernels.triton.{name}") for name in ("linear_w8a8", "attend"))
-bf16_products = importlib.import_module("quasar_kernels.triton.linear_bf16")
-row_long = importlib.import_module("quasar_kernels.triton.rotate")
+ROTATE, QUANTIZE = (importlib.import_module(f"quasar_kernels.triton.{name}") for name in ("rotate", "quantize_rows"))
 slow = pytest.mark.slow
 few = settings(max_examples=6, deadline=None, database=None)
 
@@ -46,18 +44,17 @@ def integers(numbers):
 
 
 @pytest.fixture
-def short_stretches(monkeypatch):
+def short_stretches():
     """Stretches of one block, so that a small cache has several; tiles of 16 queries × heads, so that there are
     chunks."""
-    tile = {"rows": 16, "split": attention.BLOCK, "warps": 4, "stages": 1}
-    monkeypatch.setattr(attention, "attend_tile", lambda size, per, device: tile)
+    tile = {"rows": 16, "split": 64, "warps": 4, "stages": 1}
+    with tiles.forced("attend", tile):
+        yield
 
 
-def use_tile(monkeypatch, rows, split):
-    """The tile of every product: `rows` high, small, K in `split` stretches."""
-    tile = {"rows": rows, "block_n": 16, "block_k": 32, "split_k": split, "warps": 4, "stages": 1, "engine": "triton"}
-    for module in (products, bf16_products):
-        monkeypatch.setattr(module, "linear_tile", lambda *_: tile)
+def small_tile(rows, split):
+    """The tile of a product: `rows` high, small, K in `split` stretches."""
+    return {"rows": rows, "block_n": 16, "block_k": 32, "split_k": split, "warps": 4, "stages": 1, "engine": "triton"}
 
 
 def test_this_is_the_interpreter():
@@ -107,7 +104,7 @@ def test_halves_round_to_even_and_bad_numbers_show():
 )
 @pytest.mark.parametrize("tile", [16, 8192])
 def test_rotations_are_equal_to_the_reference(monkeypatch, size, side, tile):
-    for module in (row_long, importlib.import_module("quasar_kernels.triton.quantize_rows")):
+    for module in (ROTATE, QUANTIZE):
         monkeypatch.setattr(module, "LINE_TILE", tile)  # rows in one tile, or in several
     x, turn = randn(3, size), orthonormal(side)
     smooth = randn(size, seed=1).abs() + 0.1
@@ -161,18 +158,23 @@ def test_int32_sums_are_exact_at_the_extremes():
 
 @pytest.mark.parametrize("split", [1, 3, 4, 11])
 @pytest.mark.parametrize("rows", [16, 32])
-def test_a_product_does_not_depend_on_its_tile(monkeypatch, rows, split):
-    use_tile(monkeypatch, rows, split)
+def test_a_product_does_not_depend_on_its_tile(rows, split):
     q, wq, scale, wscale = random_int8(18, 300), random_int8(40, 300, seed=1), torch.ones(18), torch.ones(40)
     for _ in range(2):  # the second launch finds the counters as the first left them
-        assert torch.equal(ops.linear_w8a8(q, scale, wq, wscale), reference.linear_w8a8(q, scale, wq, wscale))
+        with tiles.forced("linear_w8a8_wide", small_tile(rows, split)):
+            y = ops.linear_w8a8(q, scale, wq, wscale)
+        assert torch.equal(y, reference.linear_w8a8(q, scale, wq, wscale))
         _, counters = scratch.scratch(q.device, 1, 1)
         assert not counters.any()
 
 
 @pytest.mark.parametrize("split", [1, 4])
-def test_bf16_products_have_the_same_bits_at_every_width(monkeypatch, split):
-    use_tile(monkeypatch, 16, split)
+def test_bf16_products_have_the_same_bits_at_every_width(split):
+    with tiles.forced("linear_bf16", small_tile(16, split)):
+        check_bf16_widths()
+
+
+def check_bf16_widths():
     x, w, bias, residual = randn(17, 300), randn(33, 300, seed=1).bfloat16(), randn(33, seed=2), randn(17, 33, seed=3)
     whole = ops.linear_bf16(x, w, bias, residual)
     close(whole, reference.linear_bf16(x, w, bias, residual))

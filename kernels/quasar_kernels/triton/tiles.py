@@ -14,6 +14,8 @@ fixed sixteen rows was faster. Attention: size, per (query heads of a group), ro
 import json
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from math import log
 from pathlib import Path
@@ -52,21 +54,32 @@ def _slug(device: torch.device) -> str:
     return device_slug(torch.cuda.get_device_name(device)) if device.type == "cuda" else CONSERVATIVE
 
 
-@cache
 def linear_tile(op: str, outputs: int, inputs: int, device: torch.device) -> dict[str, Any]:
     """The tile of a product [M, inputs] × [outputs, inputs]ᵀ."""
+    return _forced.get(op) or _nearest(op, _slug(device), (("n", outputs), ("k", inputs)))
 
-    def distance(entry: dict[str, Any]) -> float:
-        return abs(log(entry["n"] / outputs)) + abs(log(entry["k"] / inputs))
 
-    return min(table(_slug(device))[op], key=distance)
+def attend_tile(size: int, per: int, device: torch.device) -> dict[str, Any]:
+    """The tile of attention with heads of `size` numbers, `per` query heads a group."""
+    return _forced.get("attend") or _nearest("attend", _slug(device), (("size", size), ("per", per)))
 
 
 @cache
-def attend_tile(size: int, per: int, device: torch.device) -> dict[str, Any]:
-    """The tile of attention with heads of `size` numbers, `per` query heads a group."""
-
+def _nearest(op: str, slug: str, wanted: tuple[tuple[str, int], ...]) -> dict[str, Any]:
     def distance(entry: dict[str, Any]) -> float:
-        return abs(log(entry["size"] / size)) + abs(log(entry["per"] / per))
+        return sum(abs(log(entry[key] / size)) for key, size in wanted)
 
-    return min(table(_slug(device))["attend"], key=distance)
+    return min(table(slug)[op], key=distance)
+
+
+_forced: dict[str, dict[str, Any]] = {}
+
+
+@contextmanager
+def forced(op: str, tile: dict[str, Any]) -> Iterator[None]:
+    """Within it every call of `op` takes this tile: for tuning and tests, and not for threads."""
+    _forced[op] = tile
+    try:
+        yield
+    finally:
+        del _forced[op]
