@@ -83,6 +83,11 @@ def odd_calls():
             empty(5, n, dtype=i8), empty(5), empty(4097, n, dtype=i8), empty(4097), None, empty(5, 4097)
         )
         yield lambda n=inputs: ops.linear_bf16(empty(5, n), empty(4097, n, dtype=bf16))
+    k, v = (empty(2, 4096, 64, dtype=bf16) for _ in range(2))
+    for start in (1, 4000):  # a number of the host, whatever it is, is one form
+        yield lambda start=start: ops.rope_append(
+            empty(5, 18 * 64, dtype=bf16), k, v, start, empty(5, 32), empty(5, 32)
+        )
     yield lambda: ops.rmsnorm_quantize(empty(5, 16384), empty(16384), 1e-5, Transform(empty(16384), empty(16384)))
     for size, side in ((11008, 43), (4096, 256), (8192, 1)):
         yield lambda n=size, p=side: ops.quantize_rows(empty(5, n, dtype=bf16), Transform(rotation=empty(p, p)))
