@@ -4,7 +4,9 @@ products.
 One product is compiled in the fast suite; everything, for both architectures, in the slow one.
 """
 
+import re
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import torch
@@ -51,6 +53,22 @@ def test_the_int8_product_is_on_the_tensor_cores(arch):
     check(one)
     assert one.tensor_core == "mma s8"
     assert "m16n8k32.row.col.satfinite.s32.s8.s8.s32" in one.ptx  # INT32 sums, nothing narrower in between
+    # Partial sums, barrier, counted in, barrier (the scalar's broadcast), and only then the sums of others, past L1.
+    events = re.findall(r"st\.global|bar\.sync|atom\.global\.gpu\.acq_rel|ld\.global\.cg", one.ptx)
+    order = [event for before, event in pairwise(["", *events]) if event != before]
+    at = order.index("atom.global.gpu.acq_rel")
+    assert order[at - 2 : at] == ["st.global", "bar.sync"]
+    assert order[at + 1] == "bar.sync"
+    assert order.index("ld.global.cg") > at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_product_is_rounded_before_it_is_added(arch):
+    """As in the reference: nothing is fused in the ops whose bits it defines."""
+    found = [one for one in everything(arch) if one.kernel in ("_rotate", "_quantize_rows", "_rope_append")]
+    assert {one.kernel for one in found} == {"_rotate", "_quantize_rows", "_rope_append"}
+    assert not any("fma" in one.ptx for one in found)
 
 
 @pytest.mark.slow
