@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from tiny_models import write_checkpoint
 from toys import VOCAB, FixedDrafter, toy_pair
 
 import quasar_lab as ql

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import torch
-from conftest import write_checkpoint
 from safetensors.torch import load_file, save_file
+from tiny_models import write_checkpoint
 
 import quasar_lab as ql
 from quasar_lab import checkpoints, embedded

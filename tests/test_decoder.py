@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from conftest import FAMILIES, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quasar_kernels import availability
+from tiny_models import FAMILIES, write_checkpoint
 
 import quasar_lab as ql
 from quasar_lab.errors import InputError

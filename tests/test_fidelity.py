@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from conftest import write_checkpoint
+from tiny_models import write_checkpoint
 from toys import VOCAB, ToyVerifier, toy_pair
 
 import quasar_lab as ql

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quasar_kernels import reference
 from quasar_kernels.stand_in import StandIn
 from quasar_kernels.threads import single_torch_thread
 from test_audit import same_but_for_time, smoothed
+from tiny_models import write_checkpoint
 from toys import VOCAB, FixedDrafter, SamplingDrafter
 
 import quasar_lab as ql

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import FAMILIES, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quasar_kernels import reference
 from quasar_kernels.reference import apply_transform, quantize_rows
 from safetensors.torch import load_file, save_file
+from tiny_models import FAMILIES, write_checkpoint
 
 import quasar_lab as ql
 from quasar_lab import calibration, quantization, recipes, smoothing
