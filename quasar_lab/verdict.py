@@ -110,4 +110,6 @@ def decide(probs: Tensor, ids: Tensor, q: Tensor | None, u: Tensor) -> tuple[Ten
 
 def _send(numbers: list[float], device: torch.device) -> Tensor:
     """f64 on the device; from pinned memory, so that the host does not wait."""
+    if not numbers:
+        return torch.empty(0, dtype=torch.float64, device=device)
     return torch.tensor(numbers, dtype=torch.float64, pin_memory=device.type == "cuda").to(device, non_blocking=True)

@@ -1,0 +1,297 @@
+"""Does every op of a device backend compute what the reference defines, at every width, and write all of it?
+
+Inputs are fresh random numbers at every run (the report has the seed), rounded to what the device holds; the reference
+computes from the same numbers on the CPU. Each op runs at widths 1…17, into buffers full of poison with a guard row
+behind, and is held to three things: its results agree (bit for bit where the definition says so), the guard row is
+untouched, and a row has the same bits at every width. Shapes are those of models and odd ones.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from quasar_kernels import reference
+from quasar_kernels.reference import Transform
+from torch import Tensor
+
+from quasar_lab.smoothing import rotation_matrix
+
+WIDEST = 17
+HEADS, GROUPS, SIZE, CAPACITY, START = 8, 2, 64, 640, 301
+Agree = Callable[[Tensor, Tensor], str | None]
+
+
+def equal(found: Tensor, wanted: Tensor) -> str | None:
+    """Bit for bit."""
+    return (
+        None if torch.equal(found, wanted) else f"{float((found != wanted).float().mean()):.2%} of the numbers differ"
+    )
+
+
+def near(limit: float) -> Agree:
+    """‖found − wanted‖ ≤ limit · ‖wanted‖."""
+
+    def agree(found: Tensor, wanted: Tensor) -> str | None:
+        error = float((found.double() - wanted.double()).norm() / wanted.double().norm().clamp(min=1e-30))
+        return None if error <= limit else f"relative error {error:.2e}, accepted {limit:.0e}"
+
+    return agree
+
+
+def one_step(found: Tensor, wanted: Tensor) -> str | None:
+    """INT8 of rows whose FP32 sums may be ordered otherwise: rarely apart, and then by one."""
+    apart = (found.int() - wanted.int()).abs()
+    share = float((apart > 0).float().mean())
+    if int(apart.max()) <= 1 and share <= 0.02:
+        return None
+    return f"{share:.2%} of the integers differ, by up to {int(apart.max())}; accepted 2 % by 1"
+
+
+@dataclass(frozen=True)
+class Case:
+    """run(width, out) computes the first `width` rows into `out`, tensors like `wanted`, the reference's on the CPU for
+    all of WIDEST rows; agree: per result. dtypes: of the buffers."""
+
+    label: str
+    run: Callable[[int, Any], object]
+    wanted: tuple[Tensor, ...]
+    agree: tuple[Agree, ...]
+    dtypes: tuple[torch.dtype, ...] = field(default=(torch.float32,))
+
+
+class Inputs:
+    """Random operands on a device, and the same numbers in FP32 on the CPU."""
+
+    def __init__(self, ops: Any, device: str, seed: int):
+        self.ops, self.device = ops, device
+        self.dtype = ops.activations(torch.device(device))
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
+        return scale * torch.randn(*shape, generator=self.generator)
+
+    def rounded(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """As an activation: with an outlier channel, in the precision of the device."""
+        x = self.normal(*shape, scale=scale)
+        x[..., int(torch.randint(shape[-1], (1,), generator=self.generator))] *= 20
+        return x.to(self.dtype).float()
+
+    def activation(self, x: Tensor) -> Tensor:
+        return x.to(self.device, self.dtype)
+
+    def here(self, x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.to(self.device)
+
+    def transform(self, size: int) -> tuple[Transform, Transform]:
+        """(on the CPU, on the device): smoothing, shift, and a rotation where one fits."""
+        parts = self.normal(size).abs() + 0.5, self.normal(size, scale=0.1), rotation_matrix(size)
+        return Transform(*parts), Transform(*map(self.here, parts))
+
+
+def row_cases(inputs: Inputs, size: int) -> Iterator[Case]:
+    """Norms, gates, rounding and rotation of rows of `size` numbers."""
+    ops, near_here = inputs.ops, near(1e-5 if inputs.dtype is torch.float32 else 4e-3)
+    x, stream, wide = inputs.rounded(WIDEST, size), inputs.normal(WIDEST, size), inputs.normal(WIDEST, 2 * size)
+    gain = inputs.normal(size)
+    x_here, stream_here, wide_here, gain_here = inputs.activation(x), *map(inputs.here, (stream, wide, gain))
+    int8 = torch.int8, torch.float32
+    for what, (on_cpu, here) in {"": (None, None), ", transformed": inputs.transform(size)}.items():
+        yield Case(
+            f"quantize_rows{what} {size}",
+            lambda m, out, here=here: ops.quantize_rows(x_here[:m], here, out=out),
+            reference.quantize_rows(x, on_cpu),
+            (equal, equal),
+            int8,
+        )
+        yield Case(
+            f"rmsnorm_quantize{what} {size}",
+            lambda m, out, here=here: ops.rmsnorm_quantize(stream_here[:m], gain_here, 1e-6, here, out=out),
+            reference.rmsnorm_quantize(stream, gain, 1e-6, on_cpu),
+            (one_step, near(1e-4)),
+            int8,
+        )
+        yield Case(
+            f"silu_mul_quantize{what} {size}",
+            lambda m, out, here=here: ops.silu_mul_quantize(wide_here[:m], here, out=out),
+            reference.silu_mul_quantize(wide, on_cpu),
+            (one_step, near(1e-4)),
+            int8,
+        )
+    yield Case(
+        f"rmsnorm {size}",
+        lambda m, out: ops.rmsnorm(stream_here[:m], gain_here, 1e-6, out=out[0]),
+        (reference.rmsnorm(stream, gain, 1e-6),),
+        (near_here,),
+        (inputs.dtype,),
+    )
+    yield Case(
+        f"silu_mul {size}",
+        lambda m, out: ops.silu_mul(wide_here[:m], out=out[0]),
+        (reference.silu_mul(wide),),
+        (near_here,),
+        (inputs.dtype,),
+    )
+    rotation = rotation_matrix(size)
+    if rotation is not None:
+        rotation_here = inputs.here(rotation)
+        yield Case(
+            f"rotate {size}",
+            lambda m, out: ops.rotate(x_here[:m], rotation_here, out=out[0]),
+            (reference.rotate(x, rotation),),
+            (equal,),
+        )
+
+
+def product_cases(inputs: Inputs, outputs: int, size: int) -> Iterator[Case]:
+    """Both products of N × K, plain and with bias and residual, the residual also written in place."""
+    ops, shape = inputs.ops, f"{outputs} × {size}"
+    w, bias = inputs.normal(outputs, size, scale=size**-0.5).bfloat16(), inputs.normal(outputs)
+    residual, x = inputs.normal(WIDEST, outputs), inputs.rounded(WIDEST, size)
+    (q, scale), (wq, wscale) = reference.quantize_rows(x), reference.quantize_rows(w.float())
+    x_here, packed, packed_int8 = inputs.activation(x), ops.pack_bf16(inputs.here(w)), ops.pack_w8a8(inputs.here(wq))
+    q_here, scale_here, wscale_here, bias_here, residual_here = map(inputs.here, (q, scale, wscale, bias, residual))
+    for what, extra in {"": (None, None), ", bias and residual": (bias, residual)}.items():
+        given = extra[0] is not None
+
+        def more(m: int, given: bool = given) -> tuple[Tensor | None, Tensor | None]:
+            return (bias_here, residual_here[:m]) if given else (None, None)
+
+        yield Case(
+            f"linear_w8a8{what} {shape}",
+            lambda m, out, more=more: ops.linear_w8a8(
+                q_here[:m], scale_here[:m], packed_int8, wscale_here, *more(m), out=out[0]
+            ),
+            (reference.linear_w8a8(q, scale, wq, wscale, *extra),),
+            (equal,),
+        )
+        yield Case(
+            f"linear_bf16{what} {shape}",
+            lambda m, out, more=more: ops.linear_bf16(x_here[:m], packed, *more(m), out=out[0]),
+            (reference.linear_bf16(x, w, *extra),),
+            (near(1e-5),),
+        )
+
+    def in_place(m: int, out: Any) -> None:
+        out[0].copy_(residual_here[:m])
+        ops.linear_w8a8(q_here[:m], scale_here[:m], packed_int8, wscale_here, None, out[0], out=out[0])
+
+    wanted = reference.linear_w8a8(q, scale, wq, wscale, None, residual)
+    yield Case(f"linear_w8a8 in place {shape}", in_place, (wanted,), (equal,))
+
+
+def attention_cases(inputs: Inputs) -> Iterator[Case]:
+    """Rope and attention with positions, lengths and parents on the device: chain, window and tree."""
+    ops, integer = inputs.ops, {"dtype": torch.int32, "device": inputs.device}
+    agree = near(1e-5 if inputs.dtype is torch.float32 else 8e-3)
+    angles = inputs.normal(CAPACITY, SIZE // 2)
+    cos, sin, norms = angles.cos(), angles.sin(), [inputs.normal(SIZE) for _ in "qk"]
+    cos_here, sin_here, q_norm, k_norm = map(inputs.here, (cos, sin, *norms))
+    qkv = inputs.normal(WIDEST, (HEADS + 2 * GROUPS) * SIZE)
+    qkv_here, start = inputs.here(qkv), torch.tensor([START], **integer)
+    places = [START + m for m in range(WIDEST)]
+    k, v = (torch.zeros(GROUPS, CAPACITY, SIZE) for _ in range(2))
+    wanted = reference.rope_append(qkv, k, v, START, cos[places], sin[places], *norms, 1e-6)
+    appended = [cache[:, START : START + WIDEST].transpose(0, 1) for cache in (k, v)]
+    positions = torch.tensor(places, **integer)
+
+    def rope(m: int, out: Any) -> None:
+        caches = [torch.full((GROUPS, CAPACITY, SIZE), 3.0, dtype=inputs.dtype, device=inputs.device) for _ in "kv"]
+        ops.rope_append(
+            qkv_here[:m], *caches, start, cos_here, sin_here, q_norm, k_norm, 1e-6, positions=positions[:m], out=out[0]
+        )
+        for cache, rows in zip(caches, out[1:], strict=True):
+            rows.copy_(cache[:, START : START + m].transpose(0, 1))
+            cache[:, START : START + m] = 3.0
+            if bool((cache != 3.0).any()):
+                rows.fill_(torch.nan)  # it wrote where it must not
+
+    yield Case("rope_append", rope, (wanted, *appended), (agree,) * 3, (inputs.dtype,) * 3)
+
+    q = inputs.normal(WIDEST, HEADS, SIZE).to(inputs.dtype).float()
+    caches = [inputs.normal(GROUPS, CAPACITY, SIZE).to(inputs.dtype).float() for _ in "kv"]
+    q_here, caches_here = inputs.activation(q), [inputs.activation(cache) for cache in caches]
+    for cache in caches_here:
+        cache[:, START + WIDEST :] = torch.nan  # nobody sees these rows
+    parents = [-1] + [int(torch.randint(-1, m, (1,), generator=inputs.generator)) for m in range(1, WIDEST)]
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+    for what, tree, window in (("", None, 0), (", window", None, 37), (", tree", parents, 0)):
+        lengths = [START + 1 + (m if tree is None else depths[m]) for m in range(WIDEST)]
+        lengths_here = torch.tensor(lengths, **integer)
+        tree_here = None if tree is None else torch.tensor(tree, **integer)
+
+        def run(m: int, out: Any, lengths_here: Any = lengths_here, tree_here: Any = tree_here, window: int = window):
+            tree_rows = None if tree_here is None else tree_here[:m]
+            ops.attend(q_here[:m], *caches_here, lengths_here[:m], tree_rows, window, out=out[0])
+
+        yield Case(
+            f"attend{what}", run, (reference.attend(q, *caches, lengths, tree, window),), (agree,), (inputs.dtype,)
+        )
+
+
+def table_cases(inputs: Inputs, vocabulary: int) -> Iterator[Case]:
+    """The two ends of a pass: rows of the embedding, and the likeliest tokens, among them equal ones."""
+    ops = inputs.ops
+    table = inputs.normal(vocabulary, 96).bfloat16()
+    ids = torch.randint(vocabulary, (WIDEST,), generator=inputs.generator)
+    table_here, ids_here = inputs.here(table), ids.to(inputs.device, torch.int32)
+    yield Case(
+        f"embed_rows {vocabulary}",
+        lambda m, out: ops.embed_rows(table_here, ids_here[:m], out=out[0]),
+        (table[ids].float(),),
+        (equal,),
+    )
+    logits = inputs.normal(WIDEST, vocabulary, scale=4.0)
+    logits[:, 3] = logits[:, vocabulary - 2] = logits.amax(dim=-1)
+    logits_here = inputs.here(logits)
+    yield Case(
+        f"top_rows {vocabulary}",
+        lambda m, out: ops.top_rows(logits_here[:m], 5, out=out),
+        reference.top_rows(logits, 5),
+        (equal, equal, near(1e-5)),
+        (torch.float32, torch.int64, torch.float32),
+    )
+
+
+def all_cases(inputs: Inputs, small: bool) -> Iterator[Case]:
+    """Every op on model shapes and odd ones; small: of a size that the reference computes in a moment."""
+    for size in (96, 517) if small else (96, 517, 4096, 12288):
+        yield from row_cases(inputs, size)
+    for outputs, size in ((129, 96), (131, 517)) if small else ((129, 96), (1031, 517), (6144, 4096), (4096, 12288)):
+        yield from product_cases(inputs, outputs, size)
+    yield from attention_cases(inputs)
+    yield from table_cases(inputs, 211 if small else 151936)
+
+
+def examine(case: Case, device: str) -> str | None:
+    """What is wrong with a case, or None."""
+    widest: list[Tensor] = []
+    for width in range(WIDEST, 0, -1):
+        buffers = [
+            torch.full((width + 1, *wanted.shape[1:]), float("nan") if dtype.is_floating_point else 77).to(
+                device, dtype
+            )
+            for wanted, dtype in zip(case.wanted, case.dtypes, strict=True)
+        ]
+        case.run(width, tuple(buffer[:width] for buffer in buffers))
+        for place, (buffer, wanted, agree) in enumerate(zip(buffers, case.wanted, case.agree, strict=True)):
+            found, guard = buffer[:width].cpu(), buffer[width:].cpu()
+            where = f"width {width}, result {place}"
+            if found.is_floating_point():
+                if not bool(guard.isnan().all()):
+                    return f"{where}: written behind its end"
+                if not bool(found.isfinite().all()):
+                    return f"{where}: {int((~found.isfinite()).sum())} numbers are NaN, infinite or were not written"
+                found = found if wanted.dtype is not torch.float32 else found.float()
+            elif not bool((guard == 77).all()):
+                return f"{where}: written behind its end"
+            if width == WIDEST:
+                widest.append(found)
+            elif not torch.equal(found, widest[place][:width]):
+                return f"{where}: other bits than at width {WIDEST}"
+            fault = agree(found, wanted[:width])
+            if fault:
+                return f"{where}: {fault}"
+    return None
