@@ -24,7 +24,7 @@ without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", ["not slow", "slow"])
 def test_every_kernel_agrees_with_the_reference_in_the_interpreter(selection):
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", selection, str(INTERPRETED)]
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-m", selection, str(INTERPRETED)]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
