@@ -79,8 +79,8 @@ def slider(cell, label):
 
 
 @pytest.fixture
-def notebook(page, jupyter):
-    """Opens a notebook; at the end its kernel goes, and the console must hold no error of ours."""
+def notebook(page, jupyter, w8a8):
+    """Opens a notebook, its models prepared; at the end its kernel goes, and the console must hold no error of ours."""
     opened = []
 
     def visit(name):
