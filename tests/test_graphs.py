@@ -2,6 +2,7 @@
 before."""
 
 import gc
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -362,6 +363,16 @@ def test_what_a_verdict_waited_for_is_the_passs_time():
         clock = [0.0, 1.0, 1.1, 5.0]
         _settle(clock, Output(torch.empty(0), None, seconds=lambda seconds=seconds: seconds))
         assert clock[2] == end
+
+
+def test_the_runtimes_calls_fit_this_torch():
+    """What can be known of them without a GPU."""
+    signature = inspect.signature(torch.cuda.graph.__init__)
+    signature.bind(None, None, pool=None, stream=None, capture_error_mode="thread_local")
+    assert inspect.signature(torch.cuda.Event.__new__).bind(None, enable_timing=True)
+    assert all(hasattr(torch.cuda.Stream, name) for name in ("wait_stream", "record_event"))
+    assert all(hasattr(torch.cuda.CUDAGraph, name) for name in ("replay", "reset"))
+    assert callable(torch.cuda.graph_pool_handle)
 
 
 def test_a_full_draft_of_sixteen_is_one_more_than_a_graph_has_rows(verifiers):

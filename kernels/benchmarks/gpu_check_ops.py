@@ -169,7 +169,7 @@ def product_cases(inputs: Inputs, outputs: int, size: int) -> Iterator[Case]:
             f"linear_bf16{what} {shape}",
             lambda m, out, more=more: ops.linear_bf16(x_here[:m], packed, *more(m), out=out[0]),
             (reference.linear_bf16(x, w, *extra),),
-            (near(1e-5),),
+            (near(1e-4),),  # tensor cores cut bits off when they add
         )
 
     def in_place(m: int, out: Any) -> None:
