@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from math import pi
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from quasar_lab.cache import KVCache
 from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig, open_checkpoint
 from quasar_lab.errors import BackendError, InputError
 from quasar_lab.graphs import TOP, CudaRuntime, Engine, Numbers, Results, Seconds
+from quasar_lab.rotary import rotary_tables
 from quasar_lab.smoothing import Mapping, ValueMap, value_map
 from quasar_lab.tokenizer import Tokenizer
 
@@ -147,9 +147,8 @@ class Decoder:
     """The passes of a backend whose ops read positions and lengths on the device, None for others."""
 
     def __post_init__(self) -> None:
-        frequencies = inverse_frequencies(self.config)
-        angles = torch.arange(self.config.context, dtype=torch.float32)[:, None] * frequencies
-        self._angles = angles.cos().to(self.device), angles.sin().to(self.device)
+        cos, sin = rotary_tables(self.config)
+        self._angles = cos.to(self.device), sin.to(self.device)
         self.value_maps = {
             layer: placed(value_map(mapping, self.config), self.device)
             for (layer, projection), mapping in self.mappings.items()
@@ -397,23 +396,6 @@ def _depths(parents: Sequence[int]) -> list[int]:
             raise InputError(f"row {row} has parent {parent}; accepted: an earlier row, or −1")
         depths.append(0 if parent < 0 else depths[parent] + 1)
     return depths
-
-
-def inverse_frequencies(config: ModelConfig) -> Tensor:
-    """Rotary frequencies f32 [head_dim / 2]; type llama3 slows the low ones (Llama 3.1: wavelengths beyond the original
-    context)."""
-    steps = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    plain = 1.0 / (config.rope_theta**steps)
-    if config.rope_scaling is None:
-        return plain
-    factor, original = config.rope_scaling["factor"], config.rope_scaling["original_max_position_embeddings"]
-    low, high = config.rope_scaling["low_freq_factor"], config.rope_scaling["high_freq_factor"]
-    wavelength = 2 * pi / plain
-    blend = (original / wavelength - low) / (high - low)
-    smooth = (1 - blend) * plain / factor + blend * plain
-    scaled = torch.where(wavelength > original / low, plain / factor, plain)
-    between = (wavelength <= original / low) & (wavelength >= original / high)
-    return torch.where(between, smooth, scaled)
 
 
 def select_ops(backend: str, device: str) -> ModuleType:
