@@ -172,7 +172,7 @@ def _both(
     for start in range(skip, len(ids), CHUNK):
         tapped: list[dict[str, Any]] = [{"taps": tap} for tap in taps] if taps else [{}, {}]
         exact, rounded = (
-            torch.log_softmax(model.forward(ids[start : start + CHUNK], cache, **options).logits, dim=-1)
+            torch.log_softmax(model.forward(ids[start : start + CHUNK], cache, **options).logits.cpu(), dim=-1)
             for model, cache, options in zip(models, caches, tapped, strict=True)
         )
         yield start, exact, rounded

@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from conftest import write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import (
@@ -33,6 +32,7 @@ from quasar_kernels import triton as ops
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton import launch, scratch, tiles
 from test_audit import smoothed
+from tiny_models import write_checkpoint
 
 import quasar_lab as ql
 
