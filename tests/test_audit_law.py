@@ -42,7 +42,9 @@ def p_value(case, runs=RUNS):
     return law_p_value(exact_law(pair.exact, prompt, options), map(text, range(runs)))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case == "adapting" else case for case in CASES]
+)
 def test_the_joint_law_is_the_exact_verifiers(case):
     assert p_value(case) > 0.001
 
@@ -117,6 +119,7 @@ def test_used_draws_are_seen(monkeypatch):
     assert p_value("bonus behind each token") < 0.001
 
 
+@pytest.mark.slow
 def test_a_last_token_that_is_drawn_afresh_is_seen(monkeypatch):
     """It is why the text ended: dropping it makes ends rarer."""
     genuine = speculative.verify
