@@ -184,21 +184,55 @@ def audited(fast: Adopting, exact: Verifier, length: int | None = None, curves: 
     return Audited(fast, exact, length, curves or {})
 
 
+@dataclass
+class Seen:
+    """What rounds and audits have shown. judged, refused: tokens that audits have looked at, up to the first one
+    refused in each, and those refused. The rest sums over rounds, as if one plain round had been seen: then the first
+    real one decides."""
+
+    judged: int = 0
+    refused: int = 0
+    rounds: int = 1
+    widths: int = 1
+    tokens: int = 1
+    squares: int = 1
+
+    def round(self, tokens: int, width: int) -> None:
+        """Counts a round of this width that gave so many tokens."""
+        self.rounds, self.widths = self.rounds + 1, self.widths + width
+        self.tokens, self.squares = self.tokens + tokens, self.squares + tokens**2
+
+    def audit(self, accepted: int, length: int) -> None:
+        """Counts an audit of so many tokens."""
+        refused = accepted < length
+        self.judged, self.refused = self.judged + accepted + refused, self.refused + refused
+
+    @property
+    def refusal(self) -> float:
+        """The probability that a token is refused; a few refusals were seen before."""
+        return (self.refused + PRIOR_REFUSED) / (self.judged + PRIOR_JUDGED)
+
+    def time_per_token(self, fast: Sequence[float], exact: Sequence[float], length: int, refusal: float) -> float:
+        """Time of passes per token that stays, when audits wait for `length` tokens; fast, exact: `Audited.costs`."""
+        pending = between(fast, self.widths / self.rounds) * self.rounds / self.tokens
+        # A round of k tokens that passes L ends (k − 1) / 2 beyond it on average, and long rounds pass L more often.
+        waiting = length + (self.squares / self.tokens - 1) / 2
+        kept = (1 - (1 - refusal) ** (waiting + 1)) / refusal if refusal else waiting + 1
+        return (waiting * pending + between(exact, waiting + 1)) / kept
+
+
 class Auditor:
     """What one run knows of its audits: the tokens that wait for one, and how long to let them wait.
 
-    pending: tokens no audit has seen. judged, refused: tokens that audits have looked at, up to the first one refused
-    in each, and those refused.
+    pending: tokens no audit has seen. seen: what rounds and audits have shown so far.
     """
 
     def __init__(self, verifier: Audited):
         self.verifier = verifier
         self.pending: list[int] = []
-        self.judged = self.refused = 0
+        self.seen = Seen()
         self._drawn_from: list[Tensor] = []
-        self._fast, self._exact = verifier.costs(verifier.fast), verifier.costs(verifier.exact)
-        # As if one plain round had been seen: then the first real one decides.
-        self._rounds = self._widths = self._tokens = self._squares = 1
+        self._costs = verifier.costs(verifier.fast), verifier.costs(verifier.exact)
 
     def wait(self, ids: Sequence[int], probs: Tensor | None, width: int) -> None:
         """Takes the tokens of a round of this width; probs f32 [≥ len(ids), vocab], the rows each was drawn from (None:
@@ -206,8 +240,7 @@ class Auditor:
         self.pending += ids
         if probs is not None:
             self._drawn_from.append(probs[: len(ids)])
-        self._rounds, self._widths = self._rounds + 1, self._widths + width
-        self._tokens, self._squares = self._tokens + len(ids), self._squares + len(ids) ** 2
+        self.seen.round(len(ids), width)
 
     def draft(self) -> Draft:
         """The pending tokens as a draft for the exact verifier."""
@@ -216,32 +249,21 @@ class Auditor:
 
     def settle(self, accepted: int) -> None:
         """Notes an audit of the pending tokens; nothing is pending then."""
-        refused = accepted < len(self.pending)
-        self.judged += accepted + refused
-        self.refused += refused
+        self.seen.audit(accepted, len(self.pending))
         self.pending, self._drawn_from = [], []
 
     @property
     def flip_rate(self) -> float | None:
         """The share of judged tokens that were refused; None before the first audit."""
-        return self.refused / self.judged if self.judged else None
+        return self.seen.refused / self.seen.judged if self.seen.judged else None
 
     @property
     def length(self) -> int:
         """L: how many tokens to let wait, from what has been seen so far."""
         if self.verifier.length is not None:
             return self.verifier.length
-        refused = (self.refused + PRIOR_REFUSED) / (self.judged + PRIOR_JUDGED)
-        per_token = between(self._fast, self._widths / self._rounds) * self._rounds / self._tokens
-        # A round of k tokens that passes L ends (k − 1) / 2 beyond it on average, and long rounds pass L more often.
-        beyond = (self._squares / self._tokens - 1) / 2
-
-        def speed(length: int) -> float:
-            waiting = length + beyond
-            cost = waiting * per_token + between(self._exact, waiting + 1)
-            return (1 - (1 - refused) ** (waiting + 1)) / cost
-
-        return max(range(1, LONGEST + 1), key=speed)
+        seen, refusal = self.seen, self.seen.refusal
+        return min(range(1, LONGEST + 1), key=lambda length: seen.time_per_token(*self._costs, length, refusal))
 
 
 def between(costs: Sequence[float], width: float) -> float:

@@ -6,19 +6,18 @@ cost here, so both are measured, in one run, and the speed they *predict* stands
 
     time of a token = (L′ · time of a pending token + T_BF16(L′ + 1)) / (1 + Σ_{i ≤ L′} (1 − f)^i)
 
-with L′ = L and what rounds add beyond it on average; it is the rule by which an audited run adapts (`audit.Auditor`).
+with L′ = L and what rounds add beyond it on average; it is the rule by which an audited run adapts (`audit.Seen`).
 Speeds are against BF16 with the same drafter on the same questions: what the audited run replaces, as its text is the
 same. What the prediction leaves out: drafting, sampling, and the last audit of a text, which is shorter than L.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from quasar_lab import benchmark
-from quasar_lab.audit import LONGEST, PRIOR_JUDGED, PRIOR_REFUSED, Audited, Auditor, audited, between
+from quasar_lab.audit import LONGEST, Audited, Auditor, audited
 from quasar_lab.decoder import Decoder
 from quasar_lab.errors import InputError
 from quasar_lab.progress import track
@@ -28,43 +27,6 @@ from quasar_lab.trace import Trace
 AUDIT_WIDTHS = (8, 12, 16, 24, 32, 48)
 CONTEXT = 256
 RESAMPLES = 1000
-
-
-@dataclass
-class Seen:
-    """What audited runs show of their rounds and audits, counted as `Auditor` counts: from one plain round, and from a
-    few refusals seen before."""
-
-    rounds: int = 1
-    widths: int = 1
-    tokens: int = 1
-    squares: int = 1
-    judged: int = 0
-    refused: int = 0
-
-    def add(self, trace: Trace) -> None:
-        for record in trace.rounds:
-            self.rounds, self.widths = self.rounds + 1, self.widths + len(record.draft_ids) + 1
-            self.tokens, self.squares = (
-                self.tokens + len(record.emitted_ids),
-                self.squares + len(record.emitted_ids) ** 2,
-            )
-        for audit in trace.audits:
-            refused = audit.accepted < audit.length
-            self.judged, self.refused = self.judged + audit.accepted + refused, self.refused + refused
-
-    @property
-    def refusal(self) -> float:
-        """The probability that a token is refused."""
-        return (self.refused + PRIOR_REFUSED) / (self.judged + PRIOR_JUDGED)
-
-
-def time_per_token(pair: Audited, seen: Seen, length: int, refusal: float) -> float:
-    """Time of passes per token that stays, at this audit length, in the unit of `pair.costs`."""
-    pending = between(pair.costs(pair.fast), seen.widths / seen.rounds) * seen.rounds / seen.tokens
-    waiting = length + (seen.squares / seen.tokens - 1) / 2
-    kept = (1 - (1 - refusal) ** (waiting + 1)) / refusal if refusal else waiting + 1
-    return (waiting * pending + between(pair.costs(pair.exact), waiting + 1)) / kept
 
 
 def predict(pair: Audited, base: Sequence[Trace], runs: Sequence[Trace]) -> dict[str, Any]:
@@ -79,19 +41,19 @@ def predict(pair: Audited, base: Sequence[Trace], runs: Sequence[Trace]) -> dict
         raise InputError("there is no audited run, or none of the auditor alone; accepted: runs of both with rounds")
     costs = pair.costs(pair.exact)
     alone = sum(costs[len(record.draft_ids) + 1] for trace in base for record in trace.rounds) / tokens
-    seen, auditor = Seen(), Auditor(pair)
+    auditor = Auditor(pair)
     for trace in runs:
-        seen.add(trace)
         _replay(auditor, trace)
+    seen, both = auditor.seen, (pair.costs(pair.fast), costs)
     return {
         "judged": seen.judged,
         "refused": seen.refused,
-        "flip_rate": seen.refused / seen.judged,
+        "flip_rate": auditor.flip_rate,
         "predicted": [
             {
                 "length": length,
-                "speedup": alone / time_per_token(pair, seen, length, seen.refusal),
-                "speedup_without_flips": alone / time_per_token(pair, seen, length, 0.0),
+                "speedup": alone / seen.time_per_token(*both, length, seen.refusal),
+                "speedup_without_flips": alone / seen.time_per_token(*both, length, 0.0),
             }
             for length in range(1, LONGEST + 1)
         ],

@@ -429,7 +429,7 @@ class Generation:
         audits = self.trace.audits
         return {
             "audits": len(audits),
-            "flips": self._auditor.refused,
+            "flips": self._auditor.seen.refused,
             "flip_rate": self._auditor.flip_rate,
             "audit_length": sum(audit.length for audit in audits) / len(audits) if audits else None,
             "audit_planned": self._auditor.length,

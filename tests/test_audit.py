@@ -376,7 +376,7 @@ def chosen(pair, refused, judged, tokens=(), flat=None):
     auditor = Auditor(pair if flat is None else replace(pair, curves=flat))
     for width, count in tokens:
         auditor.wait([0] * count, None, width)
-    auditor.judged, auditor.refused = judged, refused
+    auditor.seen.judged, auditor.seen.refused = judged, refused
     return auditor.length
 
 

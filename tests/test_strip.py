@@ -4,7 +4,6 @@ Oracles are the Python trace: a strip at some step shows what `Trace.audit_state
 """
 
 import json
-import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -215,19 +214,6 @@ STATES = """() => [...document.querySelectorAll('.qs-round:not([hidden])')].map(
         [...token.classList].find((name) => name.startsWith('qs-is-')).slice(6),
         token.querySelector('.qs-text').textContent,
     ]))"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    with sync_api.sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except sync_api.Error as error:
-            pytest.skip(f"no chromium can be started here: {str(error).splitlines()[0]}")
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -185,9 +185,10 @@ class ModelPanel:
             )
         )
         return (
+            '<div style="overflow-x: auto" tabindex="0" role="region" aria-label="bytes of the model">'
             '<table class="quasar-table" style="border-collapse: collapse">'
             f'<caption style="text-align: left; white-space: nowrap">{escape(caption)}</caption>'
-            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
         )
 
     def _ipython_display_(self, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""A browser and a JupyterLab to try the lab in as a person would; without chromium these tests are skipped, and say so.
+"""Watched pages and a JupyterLab, to try the lab in as a person would.
 
 Every page is watched: what its console calls an error, and every request that leaves this machine.
 """
@@ -20,8 +20,6 @@ import pytest
 
 from quasar_lab import lab, reports
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-unsafe-swiftshader"]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 HERE = ("127.0.0.1", "localhost")
 
 
@@ -31,21 +29,6 @@ class Watched:
 
     errors: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip("no chromium here; install it with: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        except api.Error as error:
-            pytest.skip(f"{path} does not start: {str(error).splitlines()[0]}")
-        yield found
-        found.close()
 
 
 @contextmanager

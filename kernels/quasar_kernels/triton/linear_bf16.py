@@ -19,7 +19,7 @@ from torch import Tensor
 
 from quasar_kernels.triton.launch import INTERPRETED, check, check_optional, floats, launch, result
 from quasar_kernels.triton.linear_w8a8 import ROWS, launch_product
-from quasar_kernels.triton.split_k import combine, finish, stretch
+from quasar_kernels.triton.split_k import combine, finish, place, stretch
 from quasar_kernels.triton.tiles import linear_tile
 
 FINISH_ROWS, FINISH_COLUMNS = 16, 128
@@ -30,12 +30,7 @@ def _linear_bf16(
     x, w, bias, residual, out, partials, counters, M, N, K,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    chunks, tiles = tl.cdiv(M, ROWS), tl.cdiv(N, BLOCK_N)
-    slot = tl.program_id(0) % (chunks * tiles)
-    split = tl.program_id(0) // (chunks * tiles)
-    chunk, tile = slot % chunks, slot // chunks
-    row = chunk * ROWS + tl.arange(0, ROWS)
-    column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    slot, split, row, column = place(M, N, ROWS, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     a = x + row.to(tl.int64)[:, None] * K + k[None, :]
     b = w + column.to(tl.int64)[None, :] * K + k[:, None]

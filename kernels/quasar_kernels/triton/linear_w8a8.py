@@ -19,7 +19,7 @@ from torch import Tensor
 
 from quasar_kernels.triton.launch import ALL_REGISTERS, check, check_optional, launch, result
 from quasar_kernels.triton.scratch import scratch
-from quasar_kernels.triton.split_k import combine, finish, stretch
+from quasar_kernels.triton.split_k import combine, finish, place, stretch
 from quasar_kernels.triton.tiles import linear_tile
 
 ROWS = 16
@@ -39,12 +39,7 @@ def _linear_w8a8(
     q, scale, wq, wscale, bias, residual, out, partials, counters, M, N, K,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    chunks, tiles = tl.cdiv(M, ROWS), tl.cdiv(N, BLOCK_N)
-    slot = tl.program_id(0) % (chunks * tiles)
-    split = tl.program_id(0) // (chunks * tiles)
-    chunk, tile = slot % chunks, slot // chunks
-    row = chunk * ROWS + tl.arange(0, ROWS)
-    column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    slot, split, row, column = place(M, N, ROWS, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     a = q + row.to(tl.int64)[:, None] * K + k[None, :]
     b = wq + column.to(tl.int64)[None, :] * K + k[:, None]

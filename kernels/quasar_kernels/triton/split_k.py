@@ -16,6 +16,17 @@ import triton.language as tl
 
 
 @triton.jit
+def place(M, N, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """What this program computes: (slot: its tile of outputs, split, rows i32 [ROWS], columns i32 [BLOCK_N])."""
+    chunks, tiles = tl.cdiv(M, ROWS), tl.cdiv(N, BLOCK_N)
+    slot = tl.program_id(0) % (chunks * tiles)
+    split = tl.program_id(0) // (chunks * tiles)
+    row = slot % chunks * ROWS + tl.arange(0, ROWS)
+    column = slot // chunks * BLOCK_N + tl.arange(0, BLOCK_N)
+    return slot, split, row, column
+
+
+@triton.jit
 def stretch(split, K, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr):
     """The inputs of one split: (first, end), whole blocks of BLOCK_K but for the last."""
     span = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT) * BLOCK_K
