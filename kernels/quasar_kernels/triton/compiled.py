@@ -58,14 +58,14 @@ class Shape:
     size: int
     vocabulary: int
     context: int
-    side: int
-    """Dense factor of the rotation in front of down_proj."""
+    sides: tuple[int, int]
+    """Dense factors of the rotations in front of qkv_proj and gate_up_proj, and of down_proj."""
 
 
 SHAPES = (
-    Shape("SmolLM2-135M", 576, 1536, 9, 3, 64, 49152, 8192, 12),
-    Shape("Qwen3-8B", 4096, 12288, 32, 8, 128, 151936, 32768, 12),
-    Shape("Llama-70B", 8192, 28672, 64, 8, 128, 128256, 8192, 28),
+    Shape("SmolLM2-135M", 576, 1536, 9, 3, 64, 49152, 8192, (9, 12)),
+    Shape("Qwen3-8B", 4096, 12288, 32, 8, 128, 151936, 32768, (1, 12)),
+    Shape("Llama-70B", 8192, 28672, 64, 8, 128, 128256, 8192, (1, 28)),
 )
 
 
@@ -98,7 +98,7 @@ def cases(shape: Shape, width: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     qkv = (shape.heads + 2 * shape.groups) * size
     x, gate_up = new(width, hidden), new(width, 2 * inner)
     smooth = Transform(new(hidden), new(hidden))
-    turn = new(shape.side, shape.side)
+    turn_hidden, turn = (new(side, side) for side in shape.sides)
     turned = Transform(new(inner), None, turn)
     k, v = (new(shape.groups, shape.context, size, dtype=bf16) for _ in range(2))
     cos, sin = (new(shape.context, size // 2) for _ in range(2))
@@ -125,6 +125,7 @@ def cases(shape: Shape, width: int) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"lm_head {name}", linear(shape.vocabulary, hidden, residual=False)
     yield "rmsnorm", lambda: ops.rmsnorm(x, new(hidden), 1e-5)
     yield "rmsnorm_quantize", lambda: ops.rmsnorm_quantize(x, new(hidden), 1e-5, smooth)
+    yield "rmsnorm_quantize rotated", lambda: ops.rmsnorm_quantize(x, new(hidden), 1e-5, Transform(rotation=turn_hidden))
     yield "quantize_rows", lambda: ops.quantize_rows(q.reshape(width, -1))
     yield "silu_mul", lambda: ops.silu_mul(gate_up)
     yield "silu_mul_quantize", lambda: ops.silu_mul_quantize(gate_up)

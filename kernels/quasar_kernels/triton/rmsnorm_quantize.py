@@ -1,6 +1,7 @@
 """`rmsnorm` and `quantize_rows` in one kernel: the normalised row is not rounded to BF16 on the way to INT8.
 
-The row is in registers until it is normalised, since its mean square comes first; only a rotation takes it to memory.
+The row is in registers until it is normalised, since its mean square comes first; only the dense factor of a rotation
+takes it to memory.
 """
 
 import torch
@@ -9,9 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.reference import Transform
-from quasar_kernels.triton.launch import MOST_CHANNELS, check, launch, row_tile
-from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_line, quantize_tile, smoothed
+from quasar_kernels.triton.launch import check, launch, row_tile
+from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_line, quantize_tile, transformed
 from quasar_kernels.triton.rmsnorm import rmsnorm_tile
+from quasar_kernels.triton.rotate import magnitude
 
 
 @triton.jit
@@ -20,13 +22,14 @@ def _rmsnorm_quantize(
     K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     channel = tl.arange(0, BLOCK)
-    row = smoothed(rmsnorm_tile(x, w, eps, K, BLOCK), channel, inv_smooth, shift, K)
+    row = rmsnorm_tile(x, w, eps, K, BLOCK)
+    row = transformed(row, channel, inv_smooth, shift, rotation, K, SIDE, BLOCK)
     if lines is None:
         quantize_tile(row, q, scale, K, BLOCK)
     else:
         line = lines + tl.program_id(0).to(tl.int64) * K
         tl.store(line + channel, row, mask=channel < K)
-        quantize_line(line, rotation, q, scale, K, SIDE, SIDE_TILE, TILE)
+        quantize_line(line, magnitude(row), rotation, q, scale, K, SIDE, SIDE_TILE, TILE)
 
 
 def rmsnorm_quantize(
@@ -37,6 +40,6 @@ def rmsnorm_quantize(
     rows, size = x.shape
     check("w", w, torch.float32, (size,))
     block, warps = row_tile(size)  # as in `rmsnorm`: the order of the sum depends on the warps
-    arguments, _ = quantize_arguments(x, rows, size, transform, out, longest=MOST_CHANNELS)
+    arguments, _ = quantize_arguments(x, rows, size, transform, out)
     launch(_rmsnorm_quantize, rows, {"x": x, "w": w, "eps": eps, **arguments, "BLOCK": block}, warps)
     return arguments["q"], arguments["scale"]

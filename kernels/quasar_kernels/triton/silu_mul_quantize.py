@@ -7,7 +7,8 @@ from torch import Tensor
 
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton.launch import launch
-from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_line, quantize_tile, smoothed
+from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_line, quantize_tile, transformed
+from quasar_kernels.triton.rotate import magnitude
 from quasar_kernels.triton.silu_mul import check_gate_up, silu_mul_tile
 
 
@@ -19,15 +20,18 @@ def _silu_mul_quantize(
     row = tl.program_id(0)
     channel = tl.arange(0, TILE)
     if lines is None:
-        part = smoothed(silu_mul_tile(gate_up, row, channel, K), channel, inv_smooth, shift, K)
+        part = silu_mul_tile(gate_up, row, channel, K)
+        part = transformed(part, channel, inv_smooth, shift, rotation, K, SIDE, TILE)
         quantize_tile(part, q, scale, K, TILE)
     else:
         line = lines + row.to(tl.int64) * K
+        largest = 0.0
         for begin in range(0, K, TILE):
             part = silu_mul_tile(gate_up, row, begin + channel, K)
-            part = smoothed(part, begin + channel, inv_smooth, shift, K)
+            part = transformed(part, begin + channel, inv_smooth, shift, rotation, K, SIDE, TILE)
             tl.store(line + begin + channel, part, mask=begin + channel < K)
-        quantize_line(line, rotation, q, scale, K, SIDE, SIDE_TILE, TILE)
+            largest = tl.maximum(largest, magnitude(part))
+        quantize_line(line, largest, rotation, q, scale, K, SIDE, SIDE_TILE, TILE)
 
 
 def silu_mul_quantize(
