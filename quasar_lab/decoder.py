@@ -111,7 +111,8 @@ class Output:
 @dataclass(frozen=True)
 class _Places:
     """Where the rows of a pass are, as the ops take it. On CPUs numbers, and cos, sin f32 [M, D/2] of every row; on a
-    device i32 tensors, cos and sin tables [context, D/2], and the rows' positions in them."""
+    device i32 tensors, cos and sin tables [context, D/2], the rows' positions in them, and the largest length where it
+    is known."""
 
     start: Any
     lengths: Any
@@ -119,6 +120,7 @@ class _Places:
     cos: Tensor
     sin: Tensor
     positions: Tensor | None = None
+    reach: int | None = None
 
 
 @dataclass(repr=False)
@@ -290,7 +292,8 @@ class Decoder:
             cache.length = start + rows
             return out
         with nullcontext() if self._plan is None else single_torch_thread():
-            at = _Places(start, lengths, parents, *(table[torch.as_tensor(places)] for table in self._angles))
+            cos, sin = (table[torch.as_tensor(places)] for table in self._angles)
+            at = _Places(start, lengths, parents, cos, sin)
             x = self.embed(tokens)
             if self._plan is not None and taps is None:
                 x = self._plan.run(x, order, cache.k, cache.v, start, at.cos, at.sin, lengths, parents)
@@ -307,7 +310,7 @@ class Decoder:
         self, numbers: Numbers, cache: KVCache, results: Results, *, order: Sequence[int], taps: Taps | None
     ) -> None:
         """Every op of a pass on the device: what a graph captures."""
-        at = _Places(numbers.start, numbers.lengths, numbers.parents, *self._angles, numbers.positions)
+        at = _Places(numbers.start, numbers.lengths, numbers.parents, *self._angles, numbers.positions, numbers.reach)
         x = self.ops.embed_rows(self.embedding, numbers.ids)
         for index in order:
             x = self._block(x, index, cache, at, taps)
@@ -315,7 +318,7 @@ class Decoder:
             self.ops.rmsnorm(x, self.norm, self.config.eps, out=results.hidden)
         x = x[-results.logits.shape[0] :]
         self._after_norm(x, self.norm, self.head, len(self.layers), "lm_head", taps, out=results.logits)
-        self.ops.top_rows(results.logits, min(TOP, self.vocab), out=results.top)
+        self.ops.top_table(results.logits, min(TOP, self.vocab), out=results.top)
 
     def embed(self, ids: Sequence[int] | Tensor) -> Tensor:
         """The residual stream f32 [M, hidden] that enters block 0."""
@@ -340,7 +343,8 @@ class Decoder:
         qkv = self._after_norm(x, layer.attention_norm, layer.qkv_proj, index, "qkv_proj", taps)
         tables = {} if at.positions is None else {"positions": at.positions}
         q = ops.rope_append(qkv, k, v, at.start, at.cos, at.sin, layer.q_norm, layer.k_norm, config.eps, **tables)
-        mixed = ops.attend(q, k, v, at.lengths, at.parents, config.window)
+        reach = {} if at.reach is None else {"reach": at.reach}
+        mixed = ops.attend(q, k, v, at.lengths, at.parents, config.window, **reach)
         if taps is not None:
             taps(index, "o_proj", mixed)
         o = layer.o_proj

@@ -6,8 +6,8 @@ would change nothing that a clock can see. A CUDA graph is such a sequence of la
 one call. What remains is what the kernels take, so the bandwidth shows.
 
 A graph fixes everything: the kernels, their grids, every address, every number passed by value. So whatever changes
-from pass to pass lies on the device: ids, positions, lengths and the first free cache row, in one buffer of 4 × 16
-numbers that one copy fills; kernels read them there. Widths 1…16 have a graph each (`ROWS`), captured when first used.
+from pass to pass lies on the device: ids, positions, lengths and the first free cache row, in one buffer of 4 × 64
+numbers that one copy fills; kernels read them there. Widths 1…64 have a graph each (`ROWS`), captured when first used.
 Results go to buffers of the engine's own and are copied out, so that a caller may keep them. In between, a capture
 allocates from a private pool, which all graphs of an engine share: they run one after the other, each writes what it
 reads, and nothing in the pool outlives a replay.
@@ -16,9 +16,8 @@ A graph also fixes the cache it writes. So the engine owns *arenas*, keys and va
 leases one that no living cache holds, and only a new arena is captured anew. Runs that follow each other share one
 arena and its graphs; two caches in use at once have two.
 
-Wider passes: up to `GRAPHED` rows they are several replays, which width-invariance makes the same bits. A longer prompt
-runs eagerly, in chunks of `CHUNK` rows that bound the memory of the activations; so do trees, taps and layer subsets,
-for which no graph is worth its memory.
+What comes once is not worth a graph: a prompt of more than `SHORT` rows runs eagerly, in chunks of `CHUNK` rows that
+bound the memory of the activations; so do trees, taps and layer subsets.
 
 What is lost: the seconds of the first pass of a width (kernels compile, then capture), a pool of memory per decoder,
 and dynamic control flow: nothing in a pass may look at a number that lies on the device. Source: CUDA C++ Programming
@@ -28,7 +27,7 @@ Guide, "CUDA Graphs"; torch.cuda.CUDAGraph.
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -38,8 +37,9 @@ from torch import Tensor
 from quasar_lab.cache import KVCache
 from quasar_lab.checkpoints import ModelConfig
 
-ROWS = 16
-GRAPHED = 32
+ROWS = 64
+"""The widest graph. A verify pass has up to 17 rows, an audit some fifty."""
+SHORT = 16
 CHUNK = 256
 TOP = 5
 """Likeliest tokens that a pass finds in every row."""
@@ -99,28 +99,24 @@ class CudaRuntime:
 @dataclass(frozen=True)
 class Numbers:
     """What differs from pass to pass, i32 on the device: ids, positions and lengths [M], start [1] (the first row of
-    the cache to write), parents [M] or None."""
+    the cache to write), parents [M] or None. reach: the largest length, None in a graph, where it is any."""
 
     ids: Tensor
     positions: Tensor
     lengths: Tensor
     start: Tensor
     parents: Tensor | None = None
+    reach: int | None = None
 
 
 @dataclass(frozen=True)
 class Results:
-    """Where a pass writes: logits f32 [M, V], or [1, V] for the last row alone; hidden f32 [M, H] or None; top = values
-    f32, ids i64 [·, TOP], log Σ exp f32 [·] of the logits' rows."""
+    """Where a pass writes: logits f32 [M, V], or [1, V] for the last row alone; hidden f32 [M, H] or None; top f64
+    [·, 2 TOP + 1] = ids, values and log Σ exp of the logits' rows, all exact, in one tensor that one transfer reads."""
 
     logits: Tensor
     hidden: Tensor | None
-    top: tuple[Tensor, Tensor, Tensor]
-
-    def packed(self) -> Tensor:
-        """`top` as one f64 [·, 2 TOP + 1], ids, values, log Σ exp, all exact: one transfer reads it. A new tensor."""
-        values, ids, log_sums = self.top
-        return torch.cat([ids.double(), values.double(), log_sums.double()[:, None]], dim=1)
+    top: Tensor
 
 
 Launch = Callable[[Numbers, KVCache, Results], None]
@@ -202,14 +198,14 @@ class Engine:
         hidden: bool = False,
         whole: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor, Seconds | None]:
-        """One pass behind the cache's rows, which it leaves for the caller to count → logits, hidden, `Results.packed`,
+        """One pass behind the cache's rows, which it leaves for the caller to count → logits, hidden, `Results.top`,
         all the caller's to keep, and what it took (None where a call returns when its work is done).
 
         last: logits of the last row only. whole: in one piece and not from a graph, as a tree needs it, or a `launch`
         that differs from pass to pass.
         """
-        captured = not whole and len(ids) <= GRAPHED
-        step = ROWS if captured else len(ids) if whole else self._chunk
+        captured = not whole and len(ids) <= (SHORT if last else ROWS)
+        step = len(ids) if captured or whole else self._chunk
         kept, hiddens = [], []
         with self._lock:
             first = self._runtime.mark()
@@ -221,12 +217,15 @@ class Engine:
                 else:
                     rows = len(columns[0])
                     results = self._room(rows, 1 if last else rows, hidden)
-                    launch(self.send([*columns, *([] if parents is None else [parents])]), cache, results)
+                    numbers = self.send([*columns, *([] if parents is None else [parents])])
+                    launch(replace(numbers, reach=max(columns[2])), cache, results)
                 if not last or begin + step >= len(ids):
-                    logits, top = results.logits, results.packed()
+                    logits, top = results.logits, results.top
                     if last:
                         logits, top = logits[-1:], top[-1:]
-                    kept.append((logits.clone() if captured else logits, top))  # the next pass writes the buffers
+                    if captured:  # the next pass writes the buffers
+                        logits, top = logits.clone(), top.clone()
+                    kept.append((logits, top))
                 if results.hidden is not None:
                     hiddens.append(results.hidden.clone() if captured else results.hidden)
             end = self._runtime.mark()
@@ -246,8 +245,7 @@ class Engine:
         rows, room = len(columns[0]), self._results
         numbers = self.send(columns, self._numbers)
         assert room.hidden is not None
-        values, ids, log_sums = (part[:rows] for part in room.top)
-        results = Results(room.logits[:rows], room.hidden[:rows] if hidden else None, (values, ids, log_sums))
+        results = Results(room.logits[:rows], room.hidden[:rows] if hidden else None, room.top[:rows])
         graphs = self._graphs.setdefault(cache.arena, {})
         replay = graphs.get((rows, hidden))
         if replay is None:
@@ -257,9 +255,8 @@ class Engine:
 
     def _room(self, rows: int, logits: int, hidden: bool) -> Results:
         """Buffers for a pass of so many rows, with so many rows of logits."""
-        config, count = self._config, min(TOP, self._config.vocab)
-        room = partial(torch.empty, device=self._device)
-        top = room(logits, count), room(logits, count, dtype=torch.int64), room(logits)
+        config, room = self._config, partial(torch.empty, device=self._device)
+        top = room(logits, 2 * min(TOP, config.vocab) + 1, dtype=torch.float64)
         return Results(room(logits, config.vocab), room(rows, config.hidden) if hidden else None, top)
 
 

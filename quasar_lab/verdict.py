@@ -41,7 +41,7 @@ def judge(
     logits: Tensor, top: Tensor, draft: Draft, sampling: Sampling, generator: Generator
 ) -> tuple[ReadRows, Verdict]:
     """`sampling.read_rows` and `sampling.verify` for logits f32 [M, V] on a device; top f64 [M, 2k + 1] as
-    `graphs.Results.packed`."""
+    `graphs.Results.top`."""
     count, drafts = top.shape[1] // 2, len(draft.ids)
     state = generator.get_state()
     draws = 0 if sampling.greedy else drafts + 1

@@ -84,7 +84,7 @@ def same(found, wanted, hidden):
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(
-            st.just("pass"), st.integers(0, 1), st.integers(1, 40), st.booleans(), st.sampled_from(["all", "last"])
+            st.just("pass"), st.integers(0, 1), st.integers(1, 75), st.booleans(), st.sampled_from(["all", "last"])
         ),
         st.tuples(st.just("tree"), st.integers(0, 1), st.lists(st.integers(-1, 4), min_size=1, max_size=5)),
         st.tuples(st.just("back"), st.integers(0, 1), st.integers(0, 50)),
@@ -98,7 +98,7 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 def test_any_history_of_two_caches_has_the_bits_of_the_plain_decoder(pair, actions):
     plain, device = pair
-    device._engine._chunk = 24  # so that passes of 33 to 40 rows are cut
+    device._engine._chunk = 24  # so that what no graph takes, prompts above 16 rows and passes above 64, is cut
     caches = [(plain.new_cache(), device.new_cache()) for _ in "ab"]
     for number, (what, which, *rest) in enumerate(actions):
         ours, theirs = caches[which]
@@ -172,8 +172,10 @@ def test_a_width_is_captured_once_and_runs_share_an_arena(roomy):
         del cache
     assert (ops.captured, ops.replayed) == (3, 15)
     cache = device.new_cache(60)
+    device.forward(IDS[:20], cache, logits="last")
+    assert (ops.captured, ops.replayed) == (3, 15), "a prompt comes once"
     device.forward(IDS[:20], cache)
-    assert (ops.captured, ops.replayed) == (4, 17), "20 rows are 16 and 4"
+    assert (ops.captured, ops.replayed) == (4, 16), "a verify pass or an audit of 20 rows comes again"
     device.forward(IDS[:4], cache, hidden=True)
     assert ops.captured == 5, "hidden states are another graph"
 
@@ -319,10 +321,7 @@ def test_the_device_verdict_is_the_hosts(options, drafts, drawn, behind, seed):
     ours, theirs = (torch.Generator().manual_seed(seed + 1) for _ in "ab")
     wanted_rows = read_rows(logits, sampling, 5)
     wanted = verify(wanted_rows, draft, sampling, ours)
-    values, best, log_sums = StandIn().top_rows(logits, 5)
-    found_rows, found = judge(
-        logits, graphs.Results(logits, None, (values, best, log_sums)).packed(), draft, sampling, theirs
-    )
+    found_rows, found = judge(logits, StandIn().top_table(logits, 5), draft, sampling, theirs)
     assert found == wanted
     assert torch.equal(ours.get_state(), theirs.get_state())
     assert (found_rows.best_ids, found_rows.best_logits) == (wanted_rows.best_ids, wanted_rows.best_logits)
@@ -334,7 +333,7 @@ def test_the_device_verdict_is_the_hosts(options, drafts, drawn, behind, seed):
 def test_unusable_logits_are_judged_without_touching_memory_that_is_not_there():
     """On a GPU an index out of range would end the process; the loop then says what is wrong."""
     logits = torch.full((3, VOCAB), torch.nan)
-    top = graphs.Results(logits, None, StandIn().top_rows(logits, 5)).packed()
+    top = StandIn().top_table(logits, 5)
     for options in ({}, {"temperature": 1.0}):
         _, verdict = judge(logits, top, Draft([1, 2]), Sampling(**options), torch.Generator().manual_seed(0))
         assert all(0 <= token < VOCAB for token in verdict.next_ids)
@@ -375,7 +374,7 @@ def test_the_runtimes_calls_fit_this_torch():
     assert callable(torch.cuda.graph_pool_handle)
 
 
-def test_a_full_draft_of_sixteen_is_one_more_than_a_graph_has_rows(verifiers):
+def test_a_full_draft_of_sixteen_is_a_pass_of_seventeen_rows(verifiers):
     (plain, _), (device, _) = verifiers
     text = ql.generate(plain, PROMPT, drafter="none", max_new_tokens=40).token_ids
 

@@ -32,8 +32,13 @@ def _rope_append(
     return reference.rope_append(qkv, k_cache, v_cache, int(start), cos, sin, *more)
 
 
-def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Any, parents: Any = None, window: int = 0) -> Tensor:
+def _attend(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Any, parents: Any = None, window: int = 0,
+    reach: int | None = None,
+) -> Tensor:  # fmt: skip
     lengths, parents = (x.tolist() if isinstance(x, Tensor) else x for x in (lengths, parents))
+    if reach is not None and max(lengths) > reach:
+        raise ValueError(f"lengths are {lengths}; accepted: at most reach, {reach}")
     return reference.attend(q, k_cache, v_cache, lengths, parents, window)
 
 
@@ -41,8 +46,14 @@ def _embed_rows(table: Tensor, ids: Tensor) -> Tensor:
     return table[ids.long()].float()
 
 
+def _top_table(logits: Tensor, k: int) -> Tensor:
+    values, ids, log_sums = reference.top_rows(logits, k)
+    return torch.cat([ids.double(), values.double(), log_sums.double()[:, None]], dim=1)
+
+
 _OPS: dict[str, Callable[..., Any]] = {
     "embed_rows": _embed_rows,
+    "top_table": _top_table,
     "rope_append": _rope_append,
     "attend": _attend,
     **{

@@ -62,6 +62,52 @@ def test_the_int8_product_is_on_the_tensor_cores(arch):
     assert order.index("ld.global.cg") > at
 
 
+def exchanges(one):
+    """How often the threads of a block wait for each other."""
+    return one.ptx.count("bar.sync")
+
+
+def test_a_rotation_of_4096_changes_threads_three_times_and_stays_on_the_chip():
+    x, w, turn = (torch.empty(*shape, device="meta") for shape in ((5, 4096), (4096,), (1, 1)))
+    with recording() as noted:
+        ops.rmsnorm_quantize(x, w, 1e-6)
+        ops.rmsnorm_quantize(x, w, 1e-6, Transform(rotation=turn))
+    plain, turned = (compiled.compile_launch("rotation", one, 90) for one in noted)
+    check(turned)
+    # An exchange is a barrier behind its writes and one before the next; twelve steps in order would be twelve of them.
+    assert exchanges(turned) - exchanges(plain) <= 6
+    assert turned.ptx.count("st.global") == plain.ptx.count("st.global")
+
+
+@pytest.mark.slow
+def test_kernels_overlap_from_sm_90_on_and_touch_nothing_but_weights_before_they_may():
+    memory = r"griddepcontrol\.\w+|(?:ld|st|atom|red)\.global\S*|cp\.async\.\S+"
+    kernels = set()
+    for one in everything(90):
+        touched = re.findall(memory, one.ptx)
+        waited = touched.index("griddepcontrol.wait")
+        before = set(touched[:waited])
+        assert before <= {"cp.async.bulk.prefetch.L2.global"}, f"{one.kernel} begins with {before}"
+        assert bool(before) == ("linear" in one.kernel), one.case
+        assert touched[waited + 1] == "griddepcontrol.launch_dependents", f"{one.kernel}: two under way, no more"
+        kernels.add(one.kernel)
+    assert len(kernels) >= 14
+    assert not any("griddepcontrol" in one.ptx for one in everything(80))
+
+
+@pytest.mark.slow
+def test_only_rows_that_start_at_sixteen_bytes_are_read_ahead():
+    for inputs, expected in ((4096, True), (4008, False)):
+        with recording() as noted:
+            ops.linear_w8a8(
+                *(torch.empty(*shape, dtype=dtype, device="meta") for shape, dtype in (
+                    ((5, inputs), torch.int8), ((5,), torch.float32),
+                    ((64, inputs), torch.int8), ((64,), torch.float32),
+                ))
+            )  # fmt: skip
+        assert ("prefetch" in compiled.compile_launch("product", noted[0], 90).ptx) == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHS)
 def test_a_product_is_rounded_before_it_is_added(arch):

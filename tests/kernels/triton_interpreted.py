@@ -36,7 +36,9 @@ from tiny_models import write_checkpoint
 
 import quasar_lab as ql
 
-ROTATE, QUANTIZE = (importlib.import_module(f"quasar_kernels.triton.{name}") for name in ("rotate", "quantize_rows"))
+ROTATE, QUANTIZE, ATTEND = (
+    importlib.import_module(f"quasar_kernels.triton.{name}") for name in ("rotate", "quantize_rows", "attend")
+)
 slow = pytest.mark.slow
 few = settings(max_examples=6, deadline=None, database=None)
 
@@ -50,10 +52,11 @@ def integers(numbers):
 
 
 @pytest.fixture
-def short_stretches():
-    """Stretches of one block, so that a small cache has several; tiles of 16 queries × heads, so that there are
-    chunks."""
-    tile = {"rows": 16, "split": 64, "warps": 4, "stages": 1}
+def short_stretches(monkeypatch):
+    """Stretches of one block, two combined at a time, so that a small cache has several; tiles of 16 queries × heads,
+    so that there are chunks."""
+    monkeypatch.setattr(ATTEND, "PARTS", 2)
+    tile = {"rows": 16, "split": 64, "warps": 4, "stages": 1, "registers": 255}
     with tiles.forced("attend", tile):
         yield
 
@@ -220,6 +223,23 @@ def test_attention_has_the_same_bits_at_every_width(window):
         assert torch.equal(part, whole[first:last])
 
 
+@pytest.mark.usefixtures("short_stretches")
+def test_attention_says_how_far_it_reaches_and_takes_what_there_is_room_for(monkeypatch):
+    q, k, v = randn(9, HEADS, SIZE), randn(GROUPS, CAPACITY, SIZE, seed=1), randn(GROUPS, CAPACITY, SIZE, seed=2)
+    lengths = integers(range(62, 71))
+    whole = ops.attend(q, k, v, lengths)
+    grids = []
+    monkeypatch.setattr(ATTEND, "launch", lambda kernel, programs, *more: grids.append(programs))
+    ops.attend(q, k, v, lengths)
+    ops.attend(q, k, v, lengths, reach=70)
+    monkeypatch.undo()
+    assert grids[2] < grids[0]
+    assert torch.equal(ops.attend(q, k, v, lengths, reach=70), whole)
+    monkeypatch.setattr(ATTEND, "ROOM", 1)  # four rows at a time
+    assert torch.equal(ops.attend(q, k, v, lengths), whole)
+    assert torch.equal(ops.attend(q, k, v, lengths.tolist()), whole)
+
+
 @pytest.mark.parametrize("lengths", [[1], [64], [65], [CAPACITY], [1, 2, 3], [CAPACITY - 1, CAPACITY]])
 @pytest.mark.usefixtures("short_stretches")
 def test_attention_from_the_first_token_to_the_last_that_fits(lengths):
@@ -312,14 +332,18 @@ def test_rows_that_do_not_fit_are_dropped(start):
 
 @pytest.mark.parametrize("k", [1, 5, 12])
 def test_top_rows_are_equal_to_the_reference(k):
-    logits = randn(5, 5000)
+    logits = randn(6, 5000)
     logits[1, 4000] = logits[1, 7] = logits[1].max()
     logits[2, 9] = torch.nan
     logits[3, :4990] = -torch.inf
     logits[4] = torch.where(torch.arange(5000) % 2 == 0, 0.0, -0.0)
+    logits[5], logits[5, :2048] = -200.0, -torch.inf  # a stretch of the vocabulary without weight
     for ours, theirs in zip(ops.top_rows(logits, k)[:2], reference.top_rows(logits, k)[:2], strict=True):
         assert torch.equal(ours.nan_to_num(-9), theirs.nan_to_num(-9))
     close(ops.top_rows(logits, k)[2], reference.top_rows(logits, k)[2], equal_nan=True)
+    table = torch.full((6, 2 * k + 1), 5.0, dtype=torch.float64)
+    assert ops.top_table(logits, k, out=table) is table
+    assert torch.equal(table[:, :k].long(), ops.top_rows(logits, k)[1])
 
 
 def test_embed_rows():

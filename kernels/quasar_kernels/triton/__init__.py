@@ -1,8 +1,8 @@
 """The ops in Triton: what `reference` defines, for CUDA devices from sm_80 on.
 
-Every op takes the arguments of its namesake in `reference`, as tensors on the device, and is one kernel launch (split
-attention and `top_rows`: two). Where a CUDA graph must be able to replay it, everything that changes between passes may
-lie on the device, and every result may go into a buffer that is already there: the keyword arguments below.
+Every op takes the arguments of its namesake in `reference`, as tensors on the device, and is one kernel launch
+(attention and `top_table`: two). Where a CUDA graph must be able to replay it, everything that changes between passes
+may lie on the device, and every result may go into a buffer that is already there: the keyword arguments below.
 
 | op | arguments as in `reference` | on the device instead | `out=` and default result |
 |---|---|---|---|
@@ -16,7 +16,7 @@ lie on the device, and every result may go into a buffer that is already there: 
 | linear_bf16 | x A [M, K], w bf16, bias, residual f32 | | f32 [M, N]; may be `residual` itself |
 | rope_append | qkv f32 or A, caches, start, cos, sin, q_norm, k_norm, eps | start i32 [1]; positions | q A [M, H, D] |
 | attend | q A [M, H, D], k_cache, v_cache, lengths, parents, window | lengths i32 [M], parents i32 [M] | A [M, H·D] |
-| top_rows | logits f32 [M, V], k | | (values f32 [M, k], ids i64 [M, k], log Σ exp f32 [M]) |
+| top_table | logits f32 [M, V], k | | f64 [M, 2k + 1]: what `reference.top_rows` returns, ids first |
 | embed_rows | table bf16 [V, K], ids | ids i32 or i64 [M] | f32 [M, K] |
 
 `rope_append(…, positions=i32 [M])` takes cos and sin as whole tables f32 [context, D/2] and picks a row for each row.
@@ -46,7 +46,7 @@ else:
     _missing = None
     from quasar_kernels.triton.attend import attend
     from quasar_kernels.triton.embed_rows import embed_rows
-    from quasar_kernels.triton.launch import activations
+    from quasar_kernels.triton.launch import activations, in_turn
     from quasar_kernels.triton.linear_bf16 import linear_bf16, pack_bf16
     from quasar_kernels.triton.linear_w8a8 import linear_w8a8, pack_w8a8
     from quasar_kernels.triton.quantize_rows import quantize_rows
@@ -56,12 +56,13 @@ else:
     from quasar_kernels.triton.rotate import rotate
     from quasar_kernels.triton.silu_mul import silu_mul
     from quasar_kernels.triton.silu_mul_quantize import silu_mul_quantize
-    from quasar_kernels.triton.top_rows import top_rows
+    from quasar_kernels.triton.top_rows import top_rows, top_table
 
 __all__ = [
     "activations",
     "attend",
     "embed_rows",
+    "in_turn",
     "linear_bf16",
     "linear_w8a8",
     "pack_bf16",
@@ -74,6 +75,7 @@ __all__ = [
     "silu_mul",
     "silu_mul_quantize",
     "top_rows",
+    "top_table",
     "unavailable",
 ]
 name = "triton"

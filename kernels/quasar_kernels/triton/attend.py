@@ -3,9 +3,10 @@
 At decode there are a handful of queries and thousands of cached rows, so the work is cut along the cache: a program
 takes one group of heads, a tile of queries × heads, and one stretch of SPLIT positions, and runs the online softmax
 over it in blocks of 64. Stretches and blocks lie at absolute positions, whatever the length, and a second kernel
-combines the stretches of each row in position order; a row's own numbers pass through the same operations in the same
+combines the stretches of each row, sixteen at a time; a row's own numbers pass through the same operations in the same
 order however many rows or cached tokens there are. The grid covers the capacity, and a program beyond the last length
-ends at once: so lengths may lie on the device, and a captured graph stays valid while the cache grows.
+ends at once: so lengths may lie on the device, and a captured graph stays valid while the cache grows. A pass that is
+not captured says how far it `reach`es, and takes so many rows at a time that its partial results stay below ROOM.
 
 Trees. A row sees the prefix and its own path. Stretches inside the prefix are shared by all rows, as in a chain; in a
 stretch that reaches into the tree each row has a program of its own, which gathers that row's path in logical order in
@@ -13,8 +14,8 @@ the same tile. So a tree row has the bits of its path decoded alone.
 
 Weights are rounded to BF16 before they meet the values (in a BF16 cache); their sum is FP32.
 
-What is lost: for a short cache most programs of a large capacity have nothing to do, and a tree of M rows reads its
-last stretch M times (from the L2 cache).
+What is lost: for a short cache most programs of a large capacity have nothing to do, a tree of M rows reads its last
+stretch M times (from the L2 cache), and the loop that gathers a path keeps the compiler from reading ahead.
 """
 
 from collections.abc import Sequence
@@ -25,11 +26,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quasar_kernels.triton.launch import ALL_REGISTERS, check, floats, launch, next_power, result
+from quasar_kernels.triton.launch import check, floats, launch, next_power, result
+from quasar_kernels.triton.overlap import follow
 from quasar_kernels.triton.rope_append import check_caches
 from quasar_kernels.triton.tiles import attend_tile
 
 BLOCK = 64
+PARTS = 16
+"""Stretches that are combined at a time: for one wait of memory, up to sixteen times the tokens of a stretch."""
+ROOM = 2**26
+"""Numbers that the partial results of one launch may be, 256 MiB."""
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -37,7 +43,9 @@ def _attend_stretch(
     q, k_cache, v_cache, lengths, parents, values_out, sums_out, M, C, scale,
     WINDOW: tl.constexpr, GROUPS: tl.constexpr, PER: tl.constexpr, SIZE: tl.constexpr, TREE: tl.constexpr,
     TILE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     ROWS: tl.constexpr = TILE // PER
     group, rest = tl.program_id(0) % GROUPS, tl.program_id(0) // GROUPS
     units = tl.cdiv(M, ROWS)
@@ -132,25 +140,33 @@ def _path(position, row, depth, prefix, parents):
 def _attend_combine(
     values_in, sums_in, lengths, out, M, C,
     WINDOW: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT: tl.constexpr,
+    PARTS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     line = tl.program_id(0)
     d = tl.arange(0, BLOCK_D)
     end = tl.minimum(tl.load(lengths + line // HEADS), C)
     start = 0
     if WINDOW > 0:
         start = tl.maximum(end - WINDOW, 0)
+    low, high = start // SPLIT, tl.cdiv(end, SPLIT)
     top = float("-inf")
     total = 0.0
     values = tl.zeros([BLOCK_D], tl.float32)
-    for split in range(start // SPLIT, tl.cdiv(end, SPLIT)):
-        at = line.to(tl.int64) + split * M * HEADS
-        part_top, part_total = tl.load(sums_in + at * 2), tl.load(sums_in + at * 2 + 1)
-        part = tl.load(values_in + at * SIZE + d, mask=d < SIZE, other=0.0)
-        new_top = tl.maximum(top, part_top)
+    for begin in range(low // PARTS * PARTS, high, PARTS):
+        split = begin + tl.arange(0, PARTS)
+        there = (split >= low) & (split < high)
+        at = line + split.to(tl.int64) * M * HEADS
+        tops = tl.load(sums_in + at * 2, mask=there, other=float("-inf"))
+        totals = tl.load(sums_in + at * 2 + 1, mask=there, other=0.0)
+        parts = tl.load(
+            values_in + at[:, None] * SIZE + d[None, :], mask=there[:, None] & (d[None, :] < SIZE), other=0.0
+        )
+        new_top = tl.maximum(top, tl.max(tops, axis=0))
         shift = tl.where(new_top == float("-inf"), 0.0, new_top)
-        old, new = tl.exp(top - shift), tl.exp(part_top - shift)
-        total = total * old + part_total * new
-        values = values * old + part * new
+        old, new = tl.exp(top - shift), tl.exp(tops - shift)
+        total = total * old + tl.sum(totals * new, axis=0)
+        values = values * old + tl.sum(parts * new[:, None], axis=0)
         top = new_top
     tl.store(out + line.to(tl.int64) * SIZE + d, tl.div_rn(values, total), mask=d < SIZE)
 
@@ -163,16 +179,21 @@ def attend(
     parents: Sequence[int] | Tensor | None = None,
     window: int = 0,
     *,
+    reach: int | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """See `reference.attend`. lengths and parents: numbers, checked here, or i32 [M] on the device, unchecked."""
+    """See `reference.attend`. lengths and parents: numbers, checked here, or i32 [M] on the device, unchecked. reach:
+    what no length on the device exceeds, the capacity unless given."""
     check_caches(k_cache, v_cache)
     groups, capacity, size = k_cache.shape
     check("q", q, floats(q), (None, None, size))
     rows, heads, _ = q.shape
     if heads % groups:
         raise ValueError(f"q has {heads} heads; accepted: a multiple of the {groups} key/value heads")
-    reach = capacity if isinstance(lengths, Tensor) else max(lengths, default=0)
+    if not isinstance(lengths, Tensor):
+        reach = max(lengths, default=0)
+    elif reach is None:
+        reach = capacity
     lengths_here = _integers("lengths", lengths, rows, 1, capacity, q.device)
     parents_here = None if parents is None else _integers("parents", parents, rows, -1, rows - 1, q.device)
     y = result(out, floats(q), (rows, heads * size), q)
@@ -182,6 +203,12 @@ def attend(
     tile = attend_tile(size, per, q.device)
     height = max(tile["rows"], next_power(per))
     splits = triton.cdiv(reach, tile["split"])
+    fit = max(ROOM // (splits * heads * size) // 4 * 4, 4)  # a slice of lengths starts at 16 bytes
+    if parents is None and rows > fit:
+        for first in range(0, rows, fit):
+            some = slice(first, first + fit)
+            attend(q[some], k_cache, v_cache, lengths_here[some], None, window, reach=reach, out=y[some])
+        return y
     values = torch.empty(splits, rows * heads, size, dtype=torch.float32, device=q.device)
     sums = torch.empty(splits, rows * heads, 2, dtype=torch.float32, device=q.device)
     units = triton.cdiv(rows, height // per) if parents is None else rows
@@ -204,11 +231,10 @@ def attend(
         "BLOCK": BLOCK,
         "BLOCK_M": next_power(rows) if parents is not None else 1,
     }
-    launch(
-        _attend_stretch, splits * units * groups, {**arguments, **shape}, tile["warps"], tile["stages"], ALL_REGISTERS
-    )
+    programs = splits * units * groups
+    launch(_attend_stretch, programs, {**arguments, **shape}, tile["warps"], tile["stages"], tile["registers"])
     combined = {"values_in": values, "sums_in": sums, "lengths": lengths_here, "out": y, "M": rows, "C": capacity}
-    launch(_attend_combine, rows * heads, {**combined, "HEADS": heads, **shape}, warps=1)
+    launch(_attend_combine, rows * heads, {**combined, "HEADS": heads, "PARTS": PARTS, **shape})
     return y
 
 

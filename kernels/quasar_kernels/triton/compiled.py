@@ -43,6 +43,7 @@ TYPES = {
     torch.int8: "*i8",
     torch.int32: "*i32",
     torch.int64: "*i64",
+    torch.float64: "*fp64",
 }
 
 
@@ -125,7 +126,10 @@ def cases(shape: Shape, width: int) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"lm_head {name}", linear(shape.vocabulary, hidden, residual=False)
     yield "rmsnorm", lambda: ops.rmsnorm(x, new(hidden), 1e-5)
     yield "rmsnorm_quantize", lambda: ops.rmsnorm_quantize(x, new(hidden), 1e-5, smooth)
-    yield "rmsnorm_quantize rotated", lambda: ops.rmsnorm_quantize(x, new(hidden), 1e-5, Transform(rotation=turn_hidden))
+    yield (
+        "rmsnorm_quantize rotated",
+        lambda: ops.rmsnorm_quantize(x, new(hidden), 1e-5, Transform(rotation=turn_hidden)),
+    )
     yield "quantize_rows", lambda: ops.quantize_rows(q.reshape(width, -1))
     yield "silu_mul", lambda: ops.silu_mul(gate_up)
     yield "silu_mul_quantize", lambda: ops.silu_mul_quantize(gate_up)
@@ -137,7 +141,7 @@ def cases(shape: Shape, width: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "attend", lambda: ops.attend(q, k, v, lengths)
     yield "attend window", lambda: ops.attend(q, k, v, lengths, None, 4096)
     yield "attend tree", lambda: ops.attend(q, k, v, lengths, parents)
-    yield "top_rows", lambda: ops.top_rows(new(width, shape.vocabulary), 5)
+    yield "top_table", lambda: ops.top_table(new(width, shape.vocabulary), 5)
     yield "embed_rows", lambda: ops.embed_rows(new(shape.vocabulary, hidden, dtype=bf16), new(width, dtype=torch.int64))
 
 
@@ -173,6 +177,7 @@ def form(one: Launch) -> str:
 
 def compile_launch(case: str, one: Launch, arch: int) -> Compiled:
     """Compiles a recorded launch for compute capability `arch`, major · 10 + minor."""
+    one = one.overlapping(arch >= 90)
     source = ASTSource(one.kernel, *specialised(one))
     binary = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=one.options)
     registers, local_bytes = _resources(binary.asm["cubin"])

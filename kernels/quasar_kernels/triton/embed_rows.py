@@ -9,12 +9,14 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.triton.launch import check, launch, result
+from quasar_kernels.triton.overlap import follow
 
 TILE = 1024
 
 
 @triton.jit
-def _embed_rows(table, ids, out, V, K: tl.constexpr, TILE: tl.constexpr):
+def _embed_rows(table, ids, out, V, K: tl.constexpr, TILE: tl.constexpr, OVERLAP: tl.constexpr):
+    follow(OVERLAP)
     tiles: tl.constexpr = (K + TILE - 1) // TILE
     row = tl.program_id(0) // tiles
     channel = tl.program_id(0) % tiles * TILE + tl.arange(0, TILE)

@@ -9,11 +9,14 @@ exactly what the ops would launch, for GPUs that are not there (`compiled.py`).
 
 With `TRITON_INTERPRET=1` in the environment before the first import, Triton runs the kernels in Python on CPU tensors;
 activations are then FP32, since the interpreter has no BF16 products.
+
+Kernels overlap (`overlap.py`) from sm_90 on; `in_turn()` is for measuring what that is worth.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,6 +30,7 @@ MOST_CHANNELS = 16384
 ALL_REGISTERS = 255
 
 _recorded: list["Launch"] | None = None
+_in_turn = False
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,15 @@ class Launch:
     def options(self) -> dict[str, Any]:
         """What the compiler is told beside the arguments."""
         given = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": FP_FUSION}
-        return given if self.registers is None else {**given, "maxnreg": self.registers}
+        if self.registers is not None:
+            given["maxnreg"] = self.registers
+        if self.arguments["OVERLAP"]:
+            given["launch_pdl"] = True
+        return given
+
+    def overlapping(self, overlap: bool) -> "Launch":
+        """The same launch, which begins before its predecessor has ended, or not."""
+        return replace(self, arguments={**self.arguments, "OVERLAP": overlap})
 
 
 def activations(device: torch.device) -> torch.dtype:
@@ -69,11 +81,33 @@ def launch(
         return
     if programs > MOST_PROGRAMS:
         raise ValueError(f"{programs} programs are more than a grid holds; accepted: {MOST_PROGRAMS}")
-    one = Launch(kernel, programs, arguments, warps, stages, registers)
+    one = Launch(kernel, programs, {**arguments, "OVERLAP": _overlaps()}, warps, stages, registers)
     if _recorded is not None:
         _recorded.append(one)
     else:
-        kernel[(programs,)](**arguments, **one.options)
+        kernel[(programs,)](**one.arguments, **one.options)
+
+
+def _overlaps() -> bool:
+    """Whether the kernel launched now is for a GPU that overlaps, and may."""
+    return _recorded is None and not INTERPRETED and not _in_turn and _capability(torch.cuda.current_device()) >= 90
+
+
+@cache
+def _capability(device: int) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+@contextmanager
+def in_turn() -> Iterator[None]:
+    """Within it kernels begin when their predecessor has ended, also in graphs captured here. Not for threads."""
+    global _in_turn
+    _in_turn = True
+    try:
+        yield
+    finally:
+        _in_turn = False
 
 
 @contextmanager

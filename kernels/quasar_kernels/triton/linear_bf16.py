@@ -19,7 +19,8 @@ from torch import Tensor
 
 from quasar_kernels.triton.launch import INTERPRETED, check, check_optional, floats, launch, result
 from quasar_kernels.triton.linear_w8a8 import ROWS, launch_product
-from quasar_kernels.triton.split_k import combine, finish, place, stretch
+from quasar_kernels.triton.overlap import follow, follow_reading
+from quasar_kernels.triton.split_k import addends, combine, finish, place, stretch
 from quasar_kernels.triton.tiles import linear_tile
 
 FINISH_ROWS, FINISH_COLUMNS = 16, 128
@@ -28,13 +29,15 @@ FINISH_ROWS, FINISH_COLUMNS = 16, 128
 @triton.jit(do_not_specialize=["M"])
 def _linear_bf16(
     x, w, bias, residual, out, partials, counters, M, N, K,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr,
+    PIECES: tl.constexpr, WIDEN: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    slot, split, row, column = place(M, N, ROWS, BLOCK_N)
+    slot, split, row, column = place(M, ROWS, BLOCK_N, SPLIT)
     k = tl.arange(0, BLOCK_K)
     a = x + row.to(tl.int64)[:, None] * K + k[None, :]
     b = w + column.to(tl.int64)[None, :] * K + k[:, None]
     first, end = stretch(split, K, BLOCK_K, SPLIT)
+    follow_reading(w, row, column, N, K, first, end, OVERLAP, AHEAD, PIECES)
     total = tl.zeros([ROWS, BLOCK_N], tl.float32)
     for start in range(first, end, BLOCK_K):
         left = tl.load(a + start, mask=(row[:, None] < M) & (start + k[None, :] < end), other=0.0)
@@ -43,22 +46,24 @@ def _linear_bf16(
             total = tl.dot(left.to(tl.float32), right.to(tl.float32), total, input_precision="ieee")
         else:
             total = tl.dot(left.to(tl.bfloat16), right, total)
-    if SPLIT == 1:
-        finish(total, bias, residual, out, row, column, M, N)
-    else:
+    b, r = addends(bias, residual, row, column, M, N)
+    last = True
+    if SPLIT > 1:
         last, total = combine(total, partials, counters, slot, split, SPLIT, ROWS, BLOCK_N)
-        if last:
-            finish(total, bias, residual, out, row, column, M, N)
+    if last:
+        finish(total, b, r, out, row, column, M, N)
 
 
 @triton.jit(do_not_specialize=["M"])
-def _finish(y, bias, residual, out, M, N, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _finish(y, bias, residual, out, M, N, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, OVERLAP: tl.constexpr):
+    follow(OVERLAP)
     tiles = tl.cdiv(N, BLOCK_N)
     row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) % tiles * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (row[:, None] < M) & (column[None, :] < N)
     product = tl.load(y + row.to(tl.int64)[:, None] * N + column[None, :], mask=inside, other=0.0)
-    finish(product, bias, residual, out, row, column, M, N)
+    b, r = addends(bias, residual, row, column, M, N)
+    finish(product, b, r, out, row, column, M, N)
 
 
 def pack_bf16(w: Tensor) -> Tensor:
@@ -83,9 +88,8 @@ def linear_bf16(
     if tile["engine"] == "cublas":
         _vendor_product(x, w, bias, residual, y)
     else:
-        launch_product(
-            _linear_bf16, torch.float32, {"x": x, "w": w}, bias, residual, y, inputs, tile, WIDEN=INTERPRETED
-        )
+        operands = {"x": x, "w": w}
+        launch_product(_linear_bf16, torch.float32, operands, bias, residual, y, inputs, 2, tile, WIDEN=INTERPRETED)
     return y
 
 

@@ -4,10 +4,11 @@ At decode a product is bound by reading its weights: one row or sixteen cost abo
 the same sixteen-row tile, unused rows masked, and a token's row cannot depend on its company. K is split by shape
 (`split_k.py`); INT32 sums are exact, and dequantizing comes after the last of them.
 
-A pass of more rows (prefill) takes taller tiles, unsplit: exact sums have the same bits in any tile. Neighbouring
-programs share a weight tile, so weights are read from memory once.
+A pass of more rows (prefill) takes taller tiles: exact sums have the same bits in any tile. Neighbouring programs share
+a weight tile, so weights are read from memory once.
 
-What is lost: K up to 133 000 (INT32), and the weights stay row-major as they come, so that one copy serves both tiles.
+What is lost: K up to 133 000 (INT32); the weights stay row-major as they come, so that one copy serves both tiles; and
+where K is no multiple of 16 they are loaded in small pieces and not ahead of time (no published model has such a K).
 """
 
 from typing import Any
@@ -18,43 +19,40 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.triton.launch import ALL_REGISTERS, check, check_optional, launch, result
+from quasar_kernels.triton.overlap import AHEAD, PREFETCH_ALIGNMENT, follow_reading
 from quasar_kernels.triton.scratch import scratch
-from quasar_kernels.triton.split_k import combine, finish, place, stretch
+from quasar_kernels.triton.split_k import addends, combine, finish, place, stretch
 from quasar_kernels.triton.tiles import linear_tile
 
 ROWS = 16
 MOST_INPUTS = 133_000
 
 
-@triton.jit
-def _dequantize(total, scale, wscale, bias, residual, out, row, column, M, N):
-    rows = tl.load(scale + row, mask=row < M, other=0.0)
-    columns = tl.load(wscale + column, mask=column < N, other=0.0)
-    y = total.to(tl.float32) * (rows[:, None] * columns[None, :])
-    finish(y, bias, residual, out, row, column, M, N)
-
-
 @triton.jit(do_not_specialize=["M"])
 def _linear_w8a8(
     q, scale, wq, wscale, bias, residual, out, partials, counters, M, N, K,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr,
+    PIECES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    slot, split, row, column = place(M, N, ROWS, BLOCK_N)
+    slot, split, row, column = place(M, ROWS, BLOCK_N, SPLIT)
     k = tl.arange(0, BLOCK_K)
     a = q + row.to(tl.int64)[:, None] * K + k[None, :]
     b = wq + column.to(tl.int64)[None, :] * K + k[:, None]
     first, end = stretch(split, K, BLOCK_K, SPLIT)
+    follow_reading(wq, row, column, N, K, first, end, OVERLAP, AHEAD, PIECES)
     total = tl.zeros([ROWS, BLOCK_N], tl.int32)
     for start in range(first, end, BLOCK_K):
         x = tl.load(a + start, mask=(row[:, None] < M) & (start + k[None, :] < end), other=0)
         w = tl.load(b + start, mask=(column[None, :] < N) & (start + k[:, None] < end), other=0)
         total = tl.dot(x, w, total, out_dtype=tl.int32)
-    if SPLIT == 1:
-        _dequantize(total, scale, wscale, bias, residual, out, row, column, M, N)
-    else:
+    rows = tl.load(scale + row, mask=row < M, other=0.0)
+    columns = tl.load(wscale + column, mask=column < N, other=0.0)
+    b, r = addends(bias, residual, row, column, M, N)
+    last = True
+    if SPLIT > 1:
         last, total = combine(total, partials, counters, slot, split, SPLIT, ROWS, BLOCK_N)
-        if last:
-            _dequantize(total, scale, wscale, bias, residual, out, row, column, M, N)
+    if last:
+        finish(total.to(tl.float32) * (rows[:, None] * columns[None, :]), b, r, out, row, column, M, N)
 
 
 def pack_w8a8(wq: Tensor) -> Tensor:
@@ -88,7 +86,7 @@ def linear_w8a8(
     y = result(out, torch.float32, (rows, outputs), q)
     tile = linear_tile("linear_w8a8" if rows <= ROWS else "linear_w8a8_wide", outputs, inputs, q.device)
     operands = {"q": q, "scale": scale, "wq": wq, "wscale": wscale}
-    launch_product(_linear_w8a8, torch.int32, operands, bias, residual, y, inputs, tile)
+    launch_product(_linear_w8a8, torch.int32, operands, bias, residual, y, inputs, 1, tile)
     return y
 
 
@@ -100,11 +98,12 @@ def launch_product(
     residual: Tensor | None,
     y: Tensor,
     inputs: int,
+    item: int,
     tile: dict[str, int],
     **more: Any,
 ) -> None:
     """Launches a product over row chunks × output tiles × splits, with the scratch, of dtype `sums`, where splits
-    meet."""
+    meet. item: bytes of a weight."""
     rows, outputs = y.shape
     height, width, split = tile["rows"], tile["block_n"], tile["split_k"]
     slots = triton.cdiv(rows, height) * triton.cdiv(outputs, width)
@@ -126,6 +125,8 @@ def launch_product(
         "BLOCK_N": width,
         "BLOCK_K": tile["block_k"],
         "SPLIT": split,
+        "AHEAD": AHEAD if inputs * item % PREFETCH_ALIGNMENT == 0 else 0,
+        "PIECES": min(max(32 * tile["warps"] // width, 1), AHEAD // PREFETCH_ALIGNMENT),
         **more,
     }
     # Rows that do not start at 16 bytes are loaded in small pieces, each with its own address.

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton.launch import check, check_optional, floats, launch, result, row_tile
+from quasar_kernels.triton.overlap import follow
 from quasar_kernels.triton.rotate import LINE_TILE, butterflies, magnitude, mix_line, rotation_tile
 
 ROUND_HALF_EVEN: tl.constexpr = tl.constexpr(12582912.0)
@@ -87,8 +88,9 @@ def quantize_line(
 @triton.jit
 def _quantize_rows(
     x, inv_smooth, shift, rotation, lines, q, scale,
-    K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr,
+    K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     first = tl.program_id(0).to(tl.int64) * K
     channel = tl.arange(0, TILE)
     if lines is None:

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.triton.launch import check, floats, launch, result, row_tile
+from quasar_kernels.triton.overlap import follow
 
 
 @triton.jit
@@ -24,7 +25,8 @@ def rmsnorm_tile(x, w, eps, K: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _rmsnorm(x, w, eps, out, K: tl.constexpr, BLOCK: tl.constexpr):
+def _rmsnorm(x, w, eps, out, K: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+    follow(OVERLAP)
     channel = tl.arange(0, BLOCK)
     row = rmsnorm_tile(x, w, eps, K, BLOCK)
     tl.store(out + tl.program_id(0).to(tl.int64) * K + channel, row, mask=channel < K)

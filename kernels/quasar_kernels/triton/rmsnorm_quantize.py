@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton.launch import check, launch, row_tile
+from quasar_kernels.triton.overlap import follow
 from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_line, quantize_tile, transformed
 from quasar_kernels.triton.rmsnorm import rmsnorm_tile
 from quasar_kernels.triton.rotate import magnitude
@@ -20,7 +21,9 @@ from quasar_kernels.triton.rotate import magnitude
 def _rmsnorm_quantize(
     x, w, eps, inv_smooth, shift, rotation, lines, q, scale,
     K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     channel = tl.arange(0, BLOCK)
     row = rmsnorm_tile(x, w, eps, K, BLOCK)
     row = transformed(row, channel, inv_smooth, shift, rotation, K, SIDE, BLOCK)

@@ -10,13 +10,16 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.triton.launch import activations, check, check_optional, floats, launch, next_power, result
+from quasar_kernels.triton.overlap import follow
 
 
 @triton.jit(do_not_specialize=["start"])
 def _rope_append(
     qkv, k_cache, v_cache, start, cos, sin, positions, q_norm, k_norm, eps, out, C,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr, START_ON_DEVICE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     row, head = tl.program_id(0) // (HEADS + 2 * GROUPS), tl.program_id(0) % (HEADS + 2 * GROUPS)
     i = tl.arange(0, BLOCK)
     inside = i < HALF

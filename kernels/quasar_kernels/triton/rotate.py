@@ -24,6 +24,7 @@ from torch import Tensor
 
 from quasar_kernels.reference import hadamard_size
 from quasar_kernels.triton.launch import check, floats, launch, result, row_tile
+from quasar_kernels.triton.overlap import follow
 
 MOST_ROTATION = 256
 """The largest dense factor of a rotation, as in the C++ backend."""
@@ -71,7 +72,11 @@ def mix_line(line, rotation, K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.
 
 
 @triton.jit
-def _rotate(x, rotation, out, K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr):
+def _rotate(
+    x, rotation, out,
+    K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    follow(OVERLAP)
     first = tl.program_id(0).to(tl.int64) * K
     for begin in range(0, K, TILE):
         channel = begin + tl.arange(0, TILE)

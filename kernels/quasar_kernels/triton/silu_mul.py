@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.triton.launch import check, floats, launch, result
+from quasar_kernels.triton.overlap import follow
 
 TILE = 1024
 
@@ -20,7 +21,8 @@ def silu_mul_tile(gate_up, row, channel, F):
 
 
 @triton.jit
-def _silu_mul(gate_up, out, F: tl.constexpr, TILE: tl.constexpr):
+def _silu_mul(gate_up, out, F: tl.constexpr, TILE: tl.constexpr, OVERLAP: tl.constexpr):
+    follow(OVERLAP)
     tiles: tl.constexpr = (F + TILE - 1) // TILE
     row = tl.program_id(0) // tiles
     channel = tl.program_id(0) % tiles * TILE + tl.arange(0, TILE)

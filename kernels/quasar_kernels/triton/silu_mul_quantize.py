@@ -7,6 +7,7 @@ from torch import Tensor
 
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton.launch import launch
+from quasar_kernels.triton.overlap import follow
 from quasar_kernels.triton.quantize_rows import quantize_arguments, quantize_line, quantize_tile, transformed
 from quasar_kernels.triton.rotate import magnitude
 from quasar_kernels.triton.silu_mul import check_gate_up, silu_mul_tile
@@ -15,8 +16,9 @@ from quasar_kernels.triton.silu_mul import check_gate_up, silu_mul_tile
 @triton.jit
 def _silu_mul_quantize(
     gate_up, inv_smooth, shift, rotation, lines, q, scale,
-    K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr,
+    K: tl.constexpr, SIDE: tl.constexpr, SIDE_TILE: tl.constexpr, TILE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     row = tl.program_id(0)
     channel = tl.arange(0, TILE)
     if lines is None:

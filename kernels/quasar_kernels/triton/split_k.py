@@ -16,11 +16,11 @@ import triton.language as tl
 
 
 @triton.jit
-def place(M, N, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+def place(M, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr):
     """What this program computes: (slot: its tile of outputs, split, rows i32 [ROWS], columns i32 [BLOCK_N])."""
-    chunks, tiles = tl.cdiv(M, ROWS), tl.cdiv(N, BLOCK_N)
-    slot = tl.program_id(0) % (chunks * tiles)
-    split = tl.program_id(0) // (chunks * tiles)
+    split = tl.program_id(0) % SPLIT
+    slot = tl.program_id(0) // SPLIT
+    chunks = tl.cdiv(M, ROWS)
     row = slot % chunks * ROWS + tl.arange(0, ROWS)
     column = slot // chunks * BLOCK_N + tl.arange(0, BLOCK_N)
     return slot, split, row, column
@@ -53,12 +53,21 @@ def combine(part, partials, counters, slot, split, SPLIT: tl.constexpr, ROWS: tl
 
 
 @triton.jit
-def finish(y, bias, residual, out, row, column, M, N):
-    """y f32 + bias + residual, in this order, to `out`, which may be `residual`: each number has one program."""
-    inside = (row[:, None] < M) & (column[None, :] < N)
-    place = row.to(tl.int64)[:, None] * N + column[None, :]
+def addends(bias, residual, row, column, M, N):
+    """What `finish` adds to a tile, (bias, residual), 0 for what there is not: read before the parts are combined, so
+    that one wait for memory serves both."""
+    b, r = 0.0, 0.0
     if bias is not None:
-        y = y + tl.load(bias + column, mask=column < N, other=0.0)[None, :]
+        b = tl.load(bias + column, mask=column < N, other=0.0)[None, :]
     if residual is not None:
-        y = y + tl.load(residual + place, mask=inside, other=0.0)
-    tl.store(out + place, y, mask=inside)
+        inside = (row[:, None] < M) & (column[None, :] < N)
+        r = tl.load(residual + row.to(tl.int64)[:, None] * N + column[None, :], mask=inside, other=0.0)
+    return b, r
+
+
+@triton.jit
+def finish(y, b, r, out, row, column, M, N):
+    """y f32 + b + r, in this order, to `out`, which may be the residual: each number has one program that writes it,
+    behind all that read it."""
+    inside = (row[:, None] < M) & (column[None, :] < N)
+    tl.store(out + row.to(tl.int64)[:, None] * N + column[None, :], y + b + r, mask=inside)

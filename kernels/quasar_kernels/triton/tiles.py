@@ -1,14 +1,15 @@
 """Which tile a product or an attention takes: reviewable numbers in JSON, one file per device, beside this module.
 
 `tiles/conservative.json` is set by hand to fit every GPU from sm_80 on; it was not measured.
-`kernels/benchmarks/tune_triton.py` measures and writes `tiles/<device>.json`, which wins where its device matches. In a
-file the entry of the nearest shape is taken (distance of log N and log K), so one tuned model serves its neighbours.
-The choice depends on shape and device alone, never on the width of a pass.
+`kernels/benchmarks/tune_triton.py` measures and writes `tiles/<device>.json`, whose entries come before the
+conservative ones where its device matches. The entry of the nearest shape is taken (distance of log N and log K), of
+equally near ones the first: so one tuned model serves its neighbours, and shapes far from it keep what was set for
+theirs. The choice depends on shape and device alone, never on the width of a pass.
 
 Keys of an entry. Products: n, k (the shape it was tuned for), rows (16, fixed, but for `linear_w8a8_wide`), block_n,
 block_k, split_k, warps, stages; of `linear_bf16` also engine, "triton", or "cublas" where the vendor's product at the
 fixed sixteen rows was faster. Attention: size, per (query heads of a group), rows (of a tile: queries × heads), split
-(positions per program), warps, stages.
+(positions per program), warps, stages, registers (of a thread, at most).
 """
 
 import json
@@ -34,12 +35,13 @@ def device_slug(name: str) -> str:
 
 @cache
 def table(slug: str) -> dict[str, Any]:
-    """The entries for a device, by op: its own file, completed by the conservative one; warns once where there is
-    none."""
+    """The entries for a device, by op: those of its own file, then the conservative ones; warns once where there is no
+    file."""
     entries = json.loads((FOLDER / f"{CONSERVATIVE}.json").read_text(encoding="utf-8"))
     own = FOLDER / f"{slug}.json"
     if own.exists():
-        entries |= json.loads(own.read_text(encoding="utf-8"))
+        for op, found in json.loads(own.read_text(encoding="utf-8")).items():
+            entries[op] = found if op == "about" else [*found, *entries[op]]
     elif slug != CONSERVATIVE:
         warnings.warn(
             f"no tuned tiles for {slug}; conservative ones run: kernels/benchmarks/tune_triton.py writes {own.name}",
