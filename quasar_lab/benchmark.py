@@ -18,6 +18,7 @@ would look faster than its floor.
 
 import platform
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +38,7 @@ COPY_BYTES = 2**31
 """Of each of the two buffers of a copy on a GPU, whose last-level cache holds tens of megabytes."""
 CEILING_WIDTH = 128
 """Rows of the product that shows how fast a kernel computes: at 128 operations a byte and more, memory waits for it."""
+CEILING_CALLS = 8
 
 
 def percentiles(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -86,18 +88,23 @@ def stream_bandwidth(ops: ModuleType, repeats: int = 9) -> float:
 
 class StepTimer:
     """Verify passes behind `context` cached tokens, logits of every row, verifiers in turn: `sample()` times one pass
-    of each width of each. The constructor warms up."""
+    of each width of each. The constructor warms up.
+
+    device_ms: of those that ran on a GPU, the part without the host, by (verifier, width).
+    """
 
     def __init__(self, verifiers: Sequence[Decoder], widths: Mapping[str, Sequence[int]], context: int):
         self._verifiers, self._widths, self._context = verifiers, widths, context
         self._generator = torch.Generator().manual_seed(0)
         prompt = self._ids(context)
         self.caches = []
+        self.device_ms: dict[tuple[str, int], list[float]] = defaultdict(list)
         for verifier in verifiers:
             cache = verifier.new_cache(context + max(widths[verifier.name]))
             verifier.forward(prompt, cache, logits="last")
             self.caches.append(cache)
         self.sample()
+        self.device_ms.clear()
 
     def _ids(self, count: int) -> list[int]:
         return torch.randint(self._verifiers[0].vocab, (count,), generator=self._generator).tolist()
@@ -110,9 +117,11 @@ class StepTimer:
             for verifier, cache in zip(self._verifiers, self.caches, strict=True):
                 if width in self._widths[verifier.name]:
                     begun = time.perf_counter()
-                    verifier.forward(ids, cache)
+                    out = verifier.forward(ids, cache)
                     finish(verifier.device)
                     times[verifier.name][width] = 1e3 * (time.perf_counter() - begun)
+                    if out.seconds is not None:
+                        self.device_ms[verifier.name, width].append(1e3 * out.seconds())
                     verifier.rollback(cache, self._context)
         return times
 
@@ -150,12 +159,22 @@ class CeilingTimer:
 
     def sample(self) -> None:
         for name, (count, product) in self._products.items():
-            product()
+            self._samples[name].append(count / self._seconds(product) / 1e9)
+
+    def _seconds(self, product: Callable[[], object]) -> float:
+        """Of one call; on a GPU, where the call itself takes the host as long, of several behind each other."""
+        product()
+        if self._device == "cuda":
+            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in "ab")
+            begun.record()
+            for _ in range(CEILING_CALLS):
+                product()
+            ended.record()
             finish(self._device)
-            begun = time.perf_counter()
-            product()
-            finish(self._device)
-            self._samples[name].append(count / (time.perf_counter() - begun) / 1e9)
+            return 1e-3 * begun.elapsed_time(ended) / CEILING_CALLS
+        begun_at = time.perf_counter()
+        product()
+        return time.perf_counter() - begun_at
 
     def rows(self) -> list[dict[str, Any]]:
         """Per verifier: billions of operations a second, as p20, p50, p80 over the samples."""
@@ -212,6 +231,9 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
                     "fraction_of_floor": floor / middle,
                 }
             )
+            on_device = timer.device_ms.get((verifier.name, width))
+            if on_device:
+                rows[-1]["device_ms_p50"] = percentiles(on_device)[1]
     first = verifiers[0]
     note = {"note": "reference backend: not a speed measurement"} if first.backend == "reference" else {}
     return {

@@ -66,7 +66,7 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
     size = probs.shape[-1]
     # Nearly always the first few hundred reach p, and sorting all is slow. A GPU sorts faster than the host looks.
     for count in (min(1024, size), size) if probs.device.type == "cpu" else (size,):
-        ordered, order = probs.topk(count, dim=-1)
+        ordered, order = probs.topk(count, dim=-1) if count < size else probs.sort(dim=-1, descending=True)
         before = ordered.double().cumsum(dim=-1) - ordered
         if count == size or bool((before[:, -1] >= top_p).all()):
             break
