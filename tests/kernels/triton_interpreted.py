@@ -192,6 +192,17 @@ def check_bf16_widths():
     assert torch.equal(ops.linear_bf16(x[16:], w, bias, residual[16:]), whole[16:])
 
 
+def test_a_pass_of_many_rows_is_taken_in_parts_and_has_the_same_bits(monkeypatch):
+    for name in ("linear_w8a8", "linear_bf16"):
+        monkeypatch.setattr(importlib.import_module(f"quasar_kernels.triton.{name}"), "MANY", 16)
+    with tiles.forced("linear_bf16", small_tile(16, 2)), tiles.forced("linear_w8a8_wide", small_tile(16, 2)):
+        check_bf16_widths()
+        x, w = randn(40, 300), randn(33, 300, seed=1).bfloat16()
+        assert torch.equal(ops.linear_bf16(x, w)[16:32], ops.linear_bf16(x[16:32], w))
+        (q, scale), (wq, wscale) = reference.quantize_rows(x), reference.quantize_rows(w.float())
+        assert torch.equal(ops.linear_w8a8(q, scale, wq, wscale), reference.linear_w8a8(q, scale, wq, wscale))
+
+
 def test_a_product_may_be_added_in_place():
     q, scale = reference.quantize_rows(randn(5, 40))
     wq, wscale = reference.quantize_rows(randn(33, 40, seed=1))

@@ -9,6 +9,8 @@ the chunks read weights from memory once.
 Where the tile table says "cublas" (the tuning script decides), the product itself is the vendor's, at sixteen rows and
 nothing else, chunk by chunk; its FP32 result then gets the same epilogue. It must never run at another height.
 
+A pass of many rows is taken MANY at a time, which bounds the memory in which partial sums meet.
+
 What is lost: prefill is slower than a taller tile would make it.
 """
 
@@ -18,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.triton.launch import INTERPRETED, check, check_optional, floats, launch, result
-from quasar_kernels.triton.linear_w8a8 import ROWS, launch_product
+from quasar_kernels.triton.linear_w8a8 import MANY, ROWS, launch_product
 from quasar_kernels.triton.overlap import follow, follow_reading
 from quasar_kernels.triton.split_k import addends, combine, finish, place, stretch
 from quasar_kernels.triton.tiles import linear_tile
@@ -84,6 +86,11 @@ def linear_bf16(
     check_optional("bias", bias, torch.float32, (outputs,))
     check_optional("residual", residual, torch.float32, (rows, outputs))
     y = result(out, torch.float32, (rows, outputs), x)
+    if rows > MANY:
+        for first in range(0, rows, MANY):
+            some = slice(first, first + MANY)
+            linear_bf16(x[some], w, bias, None if residual is None else residual[some], out=y[some])
+        return y
     tile = linear_tile("linear_bf16", outputs, inputs, x.device)
     if tile["engine"] == "cublas":
         _vendor_product(x, w, bias, residual, y)

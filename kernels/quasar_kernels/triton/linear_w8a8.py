@@ -26,6 +26,8 @@ from quasar_kernels.triton.tiles import linear_tile
 
 ROWS = 16
 MOST_INPUTS = 133_000
+MANY = 256
+"""Rows that need no split of K to occupy a GPU."""
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -85,6 +87,8 @@ def linear_w8a8(
     check_optional("residual", residual, torch.float32, (rows, outputs))
     y = result(out, torch.float32, (rows, outputs), q)
     tile = linear_tile("linear_w8a8" if rows <= ROWS else "linear_w8a8_wide", outputs, inputs, q.device)
+    if rows > MANY:
+        tile = {**tile, "split_k": 1}
     operands = {"q": q, "scale": scale, "wq": wq, "wscale": wscale}
     launch_product(_linear_w8a8, torch.int32, operands, bias, residual, y, inputs, 1, tile)
     return y
@@ -99,7 +103,7 @@ def launch_product(
     y: Tensor,
     inputs: int,
     item: int,
-    tile: dict[str, int],
+    tile: dict[str, Any],
     **more: Any,
 ) -> None:
     """Launches a product over row chunks × output tiles × splits, with the scratch, of dtype `sums`, where splits
