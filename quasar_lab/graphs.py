@@ -52,7 +52,7 @@ class Runtime(Protocol):
     def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
         """i32 on the device, in `out` or new, in the order of its stream; the host does not wait."""
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
         """Runs `work` once (its writes must be repeatable), then records its launches; returns what replays them."""
 
     def mark(self) -> Any:
@@ -68,13 +68,19 @@ class CudaRuntime:
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()
+        self._first: Callable[[], None] | None = None
 
     def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
         # From pinned memory the copy is asynchronous, and torch keeps the block until the copy has happened.
         pinned = torch.tensor(numbers, dtype=torch.int32, pin_memory=True)
         return pinned.to("cuda", non_blocking=True) if out is None else out.copy_(pinned, non_blocking=True)
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
+        if self._first is None:  # a pool of memory whose graphs are all gone may refuse another one, so this one stays
+            self._first = self._captured(partial(torch.zeros, 1, device="cuda"))
+        return self._captured(work)
+
+    def _captured(self, work: Callable[[], object]) -> Callable[[], None]:
         # Triton compiles and loads a kernel when it first runs, and products grow their scratch, both impossible during
         # capture: so everything runs once before, on the stream that will capture.
         self._stream.wait_stream(torch.cuda.current_stream())

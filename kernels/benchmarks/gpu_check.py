@@ -1,6 +1,6 @@
 """One check of everything that needs a GPU: is it right, and is it as fast as memory allows?
 
-    python kernels/benchmarks/gpu_check.py --out gpu_check.json          # about 4 minutes on one H100 or H200
+    python kernels/benchmarks/gpu_check.py --out gpu_check.json          # about 4 to 5 minutes on one H100 or H200
     python kernels/benchmarks/gpu_check.py --only ops,text               # some sections
     python kernels/benchmarks/gpu_check.py --cpu-rehearsal               # its logic, on tiny shapes, without a GPU
 
@@ -8,20 +8,26 @@ It runs from the checkout as it is, with what the core needs (torch, triton, saf
 
 - ops: every op against the reference, at widths 1…17 (`gpu_check_ops`);
 - text: greedy speculative text equals plain text and audited text equals BF16's, in BF16 and in W8A8, whatever is
-  drafted; a row of logits has the same bits at every width;
-- step: a verify pass in BF16 and W8A8 at widths 1…16 beside the floor that a copy's bandwidth sets, and without graphs;
-- products, other: each op alone (`gpu_check_speed`).
+  drafted; a row of logits has the same bits at every width, and whether kernels overlap or not (`gpu_check_text`);
+- step: a verify pass in BF16 and W8A8 at widths 1…48 beside the floor that a copy's bandwidth sets; also without
+  graphs, and without overlap;
+- products, other: each op alone (`gpu_check_speed`), and how often a step has it: what the ops of a step take together
+  is held against the step, and what is missing is launches, gaps and the host.
 
 Prints a short table and writes one JSON. Exit status 1 when a result is wrong; a goal that is missed is said, and is no
-error. Where an op cannot run at all, what it said is in the report, and the other sections go on.
+error. Where something cannot run at all, what it said is in the report, with all that was found before, and the rest
+goes on.
 """
 
 import json
 import os
+import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +36,24 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT), str(ROOT / "kernels")]
 
 import gpu_check_ops as op_checks  # noqa: E402
 import gpu_check_speed as speed  # noqa: E402
-import torch  # noqa: E402
+import gpu_check_text as text_checks  # noqa: E402
 from quasar_kernels import BackendUnavailable, select  # noqa: E402
 from quasar_kernels.stand_in import StandIn  # noqa: E402
 
-import quasar_lab as ql  # noqa: E402
 from quasar_lab import benchmark  # noqa: E402
 from quasar_lab.decoder import Decoder  # noqa: E402
-from quasar_lab.drafting import Draft  # noqa: E402
 from quasar_lab.errors import QuasarError  # noqa: E402
 from quasar_lab.graphs import CudaRuntime  # noqa: E402
 
 SECTIONS = ("ops", "text", "step", "products", "other")
-STEP_WIDTHS = (1, 2, 4, 6, 8, 16)
+STEP_WIDTHS = (1, 2, 4, 6, 8, 16, 32, 48)
+NARROW = 8
+"""The widest step that has goals: verify passes are hardly wider."""
 SPEED_KEYS = ("gb_s", "share", "us_", "ms_", "fraction", "floor", "gop_s", "tokens_per_second", "seconds")
-FAULTS: tuple[type[Exception], ...] = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, QuasarError)
+FAULTS: tuple[type[Exception], ...] = (
+    *(RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError, QuasarError),
+    *(OSError, subprocess.SubprocessError),  # compiling a kernel runs other programs
+)
 try:
     from triton.errors import TritonError
 except ImportError:
@@ -53,107 +62,35 @@ else:
     FAULTS += (TritonError,)
 
 
-class Oracle:
-    """Drafts the true text with a wrong token at every `spoil`-th place, so that rounds end at every length."""
-
-    name, needs_hidden = "oracle", False
-
-    def __init__(self, text: list[int], prompt: int, spoil: int, vocab: int):
-        self._text, self._prompt, self._spoil, self._vocab, self._held = text, prompt, spoil, vocab, 0
-
-    def reset(self, ids: Sequence[int]) -> None:
-        self._held = len(ids)
-
-    def propose(self, budget: int, hidden: Any) -> Draft:
-        first = self._held - self._prompt
-        wanted = self._text[first : first + budget]
-        places = range(first, first + len(wanted))
-        wrong = [
-            (token + (place % self._spoil == 0)) % self._vocab for token, place in zip(wanted, places, strict=True)
-        ]
-        return Draft(wrong)
-
-    def commit(self, ids: Sequence[int], hidden: Any) -> None:
-        self._held += len(ids)
-
-    def rollback(self, length: int) -> None:
-        self._held = length
-
-
-def check_ops(bench: speed.Bench, seed: int, small: bool) -> list[dict[str, Any]]:
-    """{"case", "fault"}: what is wrong with each op, or None."""
-    rows = []
-    for case in op_checks.all_cases(op_checks.Inputs(bench.ops, bench.device, seed), small):
+def judged(cases: Iterable[tuple[str, Callable[[], str | None]]]) -> Iterator[dict[str, Any]]:
+    """{"case", "fault"}: what is wrong with each case, or None."""
+    for case, check in cases:
         try:
-            fault = op_checks.examine(case, bench.device)
+            fault = check()
         except FAULTS as error:
             fault = told(error)
-        rows.append({"case": case.label, "fault": fault})
-    return rows
+        yield {"case": case, "fault": fault}
 
 
-def check_text(bf16: Decoder, w8a8: Decoder, tokens: int, gammas: Sequence[int]) -> list[dict[str, Any]]:
-    """{"case", "fault"}: bits at every width, and speculative against plain text."""
-    rows, vocab = [], bf16.vocab
-    prompt = [(37 * place + 11) % vocab for place in range(40)]
-
-    def note(case: str, right: bool, fault: str = "they differ") -> None:
-        rows.append({"case": case, "fault": None if right else fault})
-
-    texts = {}
-    for verifier in (bf16, w8a8):
-        whole = verifier.forward(prompt, verifier.new_cache(64)).logits
-        for widths in ([1] * 40, [5] * 8, [16, 16, 8], [17, 1, 22]):
-            cache, start, parts = verifier.new_cache(64), 0, []
-            for width in widths:
-                parts.append(verifier.forward(prompt[start : start + width], cache).logits)
-                start += width
-            note(f"{verifier.name}: bits of 40 tokens in passes of {widths[0]}…", torch.equal(torch.cat(parts), whole))
-        plain = ql.generate(verifier, prompt, drafter="none", max_new_tokens=tokens).token_ids
-        texts[verifier.name] = plain
-        for gamma in gammas:
-            for spoil in (3, tokens + 1):
-                oracle = Oracle(plain, len(prompt), spoil, vocab)
-                run = ql.generate(verifier, prompt, drafter=oracle, gamma=gamma, max_new_tokens=tokens)
-                note(f"{verifier.name}: text at γ {gamma}, a draft wrong every {spoil}", run.token_ids == plain)
-        run = ql.generate(verifier, prompt, gamma=4, max_new_tokens=tokens)
-        note(f"{verifier.name}: text with n-gram drafts", run.token_ids == plain)
-        options = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "max_new_tokens": tokens}
-        run = ql.generate(verifier, prompt, gamma=4, seed=1, **options)
-        note(
-            f"{verifier.name}: a sampled text runs to its end",
-            run.summary()["finish_reason"] == "length",
-            "it does not",
-        )
-    apart = (w8a8.forward(prompt, w8a8.new_cache(64)).logits - whole_logits(bf16, prompt)).norm()
-    apart = float(apart / whole_logits(bf16, prompt).norm())
-    note("w8a8 is near bf16", apart < 0.3, f"relative distance of the logits {apart:.2f}, accepted 0.3")
-    run = ql.generate(ql.audited(w8a8, bf16, 5), prompt, gamma=4, max_new_tokens=tokens)
-    note("w8a8+bf16: text equals bf16's", run.token_ids == texts["bf16"])
-    return rows
-
-
-def whole_logits(verifier: Decoder, ids: list[int]) -> torch.Tensor:
-    return verifier.forward(ids, verifier.new_cache(64)).logits
+def check_ops(bench: speed.Bench, seed: int, small: bool) -> Iterator[dict[str, Any]]:
+    """Every op, `judged`."""
+    inputs = op_checks.Inputs(bench.ops, bench.device, bench.runtime.capture, seed)
+    cases = op_checks.all_cases(inputs, small)
+    return judged((case.label, partial(op_checks.examine, case, bench.device)) for case in cases)
 
 
 def reach(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The goals, with what was measured: {"goal", "value", "limit", "met"}; met None where nothing was measured."""
-    rows = []
+    rows, products = [], whole(found, "products")
 
     def add(goal: str, value: float | None, limit: float, at_least: bool) -> None:
         met = None if value is None else value >= limit if at_least else value <= limit
         rows.append({"goal": goal, "value": value, "limit": limit, "met": met})
 
-    shares = (
-        [byte_weighted(found["products"], "linear_w8a8", width) for width in range(1, 17)]
-        if "products" in found
-        else []
-    )
-    share = min(shares, default=None) if None not in shares else None
-    add("W8A8 products, share of the copy bandwidth, worst of widths 1…16", share, 0.75, True)
+    shares = [byte_weighted(products, "linear_w8a8", width) for width in range(1, 17)] if products else []
+    add("W8A8 products, share of the copy bandwidth, worst of widths 1…16", min(shares, default=None), 0.75, True)
     steps = {(row["verifier"], row["width"]): row for row in found.get("step", {}).get("steps", [])}
-    narrow = [width for width in STEP_WIDTHS if width <= 8]
+    narrow = [width for width in STEP_WIDTHS if width <= NARROW]
     ratios = [steps["w8a8", w]["ms_p50"] / steps["bf16", w]["ms_p50"] for w in narrow] if steps else []
     add("W8A8 step / BF16 step, worst of widths 1…8", max(ratios, default=None), 0.60, False)
     floors = [1 / steps["bf16", w]["fraction_of_floor"] for w in narrow] if steps else []
@@ -161,11 +98,27 @@ def reach(found: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def byte_weighted(rows: list[dict[str, Any]], op: str, width: int) -> float | None:
+def byte_weighted(rows: list[dict[str, Any]], op: str, width: int) -> float:
     """Of all products of a step: bytes over the time that a copy would take, divided by the time they take."""
     here = [row for row in rows if row["op"] == op and row["width"] == width]
     copy = sum(row["count"] * row["us_p50"] * row["share_of_copy"] for row in here)
-    return copy / sum(row["count"] * row["us_p50"] for row in here) if here else None
+    return copy / sum(row["count"] * row["us_p50"] for row in here)
+
+
+def whole(found: dict[str, Any], section: str) -> list[dict[str, Any]]:
+    """The rows of a section, none where it did not come to its end."""
+    return [] if section in found.get("faults", {}) else found.get(section, [])
+
+
+def alone(found: dict[str, Any], verifier: str, width: int) -> float | None:
+    """ms of all ops of a step, each timed alone; None where not all were."""
+    products = [row for row in whole(found, "products") if (row["op"], row["width"]) == (f"linear_{verifier}", width)]
+    others = [row for row in whole(found, "other") if row["width"] == width]
+    spent = [(row["count"], row["us_p50"]) for row in products]
+    spent += [(row["count"][verifier], row["us_p50"]) for row in others]
+    if not products or not others or any(us is None for _, us in spent):
+        return None
+    return 1e-3 * sum(count * us for count, us in spent)
 
 
 def without_speed(value: Any) -> Any:
@@ -190,10 +143,11 @@ def told(error: Exception) -> str:
 def run(
     bench: speed.Bench, seed: int, sections: Sequence[str], small: bool, write: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """All sections, each written when it is done."""
+    """All sections, each written when it is done; what a section found stays, whatever happens to it later."""
     begun, config = time.perf_counter(), speed.TINY if small else speed.QWEN3_8B
     samples, tokens = (1, 12) if small else (30, 96)
     gammas = (4, 16) if small else (1, 4, 7, 15, 16)
+    context = speed.step_context(config)
     found: dict[str, Any] = {"gpu": benchmark.gpu_name(), "seed": seed, "faults": {}, **benchmark.stamp()}
     built: list[tuple[Decoder, Decoder]] = []
 
@@ -205,24 +159,37 @@ def run(
     def stream() -> float:
         return benchmark.stream_bandwidth(bench.ops, repeats=3)
 
-    def step() -> dict[str, Any]:
-        context = config.context // 32
-        timed = benchmark.step(pair(), STEP_WIDTHS, context, samples)
-        return {**timed, "eager": speed.eager(pair(), (1, 8), context, 1 if small else 5)}
+    @contextmanager
+    def noting(name: str) -> Iterator[None]:
+        try:
+            yield
+        except FAULTS as error:
+            found["faults"][name] = told(error)
 
-    work: dict[str, Callable[[], Any]] = {
-        "ops": lambda: check_ops(bench, seed, small),
-        "text": lambda: check_text(*pair(), tokens, gammas),
+    def fill(rows: list[dict[str, Any]], source: Iterable[dict[str, Any]]) -> None:
+        for row in source:  # one by one: an error of the source costs none that are there
+            rows.append(row)
+
+    def step(parts: dict[str, Any]) -> None:
+        with noting("step"):
+            parts |= benchmark.step(pair(), STEP_WIDTHS, context, samples)
+        with noting("step without graphs"):
+            fill(parts.setdefault("eager", []), speed.eager(pair(), (1, NARROW), context, 1 if small else 5))
+        with noting("step without overlap"):
+            fill(parts.setdefault("in_turn", []), speed.in_turn(pair(), (1, NARROW), context, samples))
+
+    work: dict[str, Callable[[Any], None]] = {
+        "ops": lambda rows: fill(rows, check_ops(bench, seed, small)),
+        "text": lambda rows: fill(rows, judged(text_checks.all_cases(*pair(), tokens, gammas))),
         "step": step,
-        "products": lambda: speed.products(bench, config, range(1, 17), samples // 2 or 1, stream),
-        "other": lambda: speed.other_ops(bench, config, (1, 8, 16), samples // 2 or 1),
+        "products": lambda rows: fill(rows, speed.products(bench, config, range(1, 17), samples // 2 or 1, stream)),
+        "other": lambda rows: fill(rows, speed.other_ops(bench, config, (1, NARROW, 16), samples // 2 or 1)),
     }
     for name in sections:
         print(f"{name} …", file=sys.stderr, flush=True)
-        try:
-            found[name] = work[name]()
-        except FAULTS as error:
-            found["faults"][name] = told(error)
+        found[name] = {} if name == "step" else []
+        with noting(name):
+            work[name](found[name])
         found["total_s"] = time.perf_counter() - begun
         write(found)
     return found
@@ -238,19 +205,27 @@ def table(found: dict[str, Any]) -> str:
     """The report in a few lines."""
     lines = [f"{found['gpu'] or 'no GPU: a rehearsal, no speed is measured'}   seed {found['seed']}"]
     for name in ("ops", "text"):
-        rows = found.get(name, [])
-        lines.append(f"{name}: {sum(row['fault'] is None for row in rows)} of {len(rows)} right")
+        if name in found:
+            lines.append(f"{name}: {sum(row['fault'] is None for row in found[name])} of {len(found[name])} right")
     lines += [f"  WRONG {line}" for line in wrong(found)]
-    if "step" in found:
-        lines.append(f"copy {shown(found['step']['bandwidth_gb_s'])} GB/s; ms per step (÷ floor):")
-    for width in STEP_WIDTHS if "step" in found else ():
-        here = [row for row in found["step"]["steps"] if row["width"] == width]
+    step = found.get("step", {})
+    steps = {(row["verifier"], row["width"]): row for row in step.get("steps", [])}
+    if steps:
+        lines.append(f"copy {shown(step['bandwidth_gb_s'])} GB/s; ms per step (÷ floor):")
+    for width in STEP_WIDTHS if steps else ():
+        here = [row for (_, of), row in steps.items() if of == width]
         cells = [
             f"{row['verifier']} {shown(row['ms_p50'])} ({shown(inverse(row['fraction_of_floor']))})" for row in here
         ]
         lines.append(f"  width {width:2}  {'   '.join(cells)}")
-    for row in found.get("step", {}).get("eager", []):
-        lines.append(f"  without graphs, {row['verifier']} at width {row['width']}: {shown(row['ms_p50'])} ms")
+    for key, how in (("eager", "graphs"), ("in_turn", "overlap")):
+        for row in step.get(key, []):
+            lines.append(f"  without {how}, {row['verifier']} at width {row['width']}: {shown(row['ms_p50'])} ms")
+    for (verifier, width), row in steps.items():
+        if width == NARROW:
+            sums = f"{shown(alone(found, verifier, width))} ms of {shown(row['ms_p50'])} ms"
+            device = f" ({shown(row['device_ms_p50'])} ms on the device)" if "device_ms_p50" in row else ""
+            lines.append(f"  {verifier} at width {width}, sum of its ops alone: {sums}{device}")
     names = dict.fromkeys((row["op"], row["name"]) for row in found.get("products", []))
     for op, name in names:
         shares = [row["share_of_copy"] for row in found["products"] if (row["op"], row["name"]) == (op, name)]

@@ -4,6 +4,9 @@ Inputs are fresh random numbers at every run (the report has the seed), rounded 
 computes from the same numbers on the CPU. Each op runs at widths 1…17, into buffers full of poison with a guard row
 behind, and is held to three things: its results agree (bit for bit where the definition says so), the guard row is
 untouched, and a row has the same bits at every width. Shapes are those of models and odd ones.
+
+The BF16 product of the vendor, which runs only where a tile table says so, is checked as if one did: also each row
+alone, and from a graph.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,8 +16,10 @@ from typing import Any
 import torch
 from quasar_kernels import reference
 from quasar_kernels.reference import Transform
+from quasar_kernels.triton import tiles
 from torch import Tensor
 
+from quasar_lab.benchmark import finish
 from quasar_lab.smoothing import rotation_matrix
 
 WIDEST = 17
@@ -61,10 +66,10 @@ class Case:
 
 
 class Inputs:
-    """Random operands on a device, and the same numbers in FP32 on the CPU."""
+    """Random operands on a device, and the same numbers in FP32 on the CPU. capture: makes a graph of a call."""
 
-    def __init__(self, ops: Any, device: str, seed: int):
-        self.ops, self.device = ops, device
+    def __init__(self, ops: Any, device: str, capture: Callable[..., Callable[[], None]], seed: int):
+        self.ops, self.device, self.capture = ops, device, capture
         self.dtype = ops.activations(torch.device(device))
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -180,6 +185,36 @@ def product_cases(inputs: Inputs, outputs: int, size: int) -> Iterator[Case]:
     yield Case(f"linear_w8a8 in place {shape}", in_place, (wanted,), (equal,))
 
 
+def vendor_cases(inputs: Inputs, outputs: int, size: int) -> Iterator[Case]:
+    """The BF16 product where the tile table says "cublas"."""
+    ops, shape = inputs.ops, f"{outputs} × {size}"
+    tile = {**tiles.linear_tile("linear_bf16", outputs, size, torch.device("cpu")), "engine": "cublas"}
+    w, bias = inputs.normal(outputs, size, scale=size**-0.5).bfloat16(), inputs.normal(outputs)
+    residual, x = inputs.normal(WIDEST, outputs), inputs.rounded(WIDEST, size)
+    x_here, packed = inputs.activation(x), ops.pack_bf16(inputs.here(w))
+    bias_here, residual_here = map(inputs.here, (bias, residual))
+
+    def product(rows: slice, out: Tensor | None = None) -> Tensor:
+        with tiles.forced("linear_bf16", tile):
+            return ops.linear_bf16(x_here[rows], packed, bias_here, residual_here[rows], out=out)
+
+    def alone(m: int, out: Any) -> None:
+        for row in range(m):
+            product(slice(row, row + 1), out[0][row : row + 1])
+
+    def captured(m: int, out: Any) -> None:
+        replay = inputs.capture(lambda: product(slice(m), out[0]))
+        out[0].fill_(torch.nan)
+        replay()
+        finish(inputs.device)  # before the graph goes
+
+    wanted = reference.linear_bf16(x, w, bias, residual)
+    yield Case(f"linear_bf16 of cuBLAS {shape}", lambda m, out: product(slice(m), out[0]), (wanted,), (near(1e-4),))
+    together = product(slice(WIDEST)).cpu()
+    yield Case(f"linear_bf16 of cuBLAS, each row alone {shape}", alone, (together,), (equal,))
+    yield Case(f"linear_bf16 of cuBLAS, from a graph {shape}", captured, (together,), (equal,))
+
+
 def attention_cases(inputs: Inputs) -> Iterator[Case]:
     """Rope and attention with positions, lengths and parents on the device: chain, window and tree."""
     ops, integer = inputs.ops, {"dtype": torch.int32, "device": inputs.device}
@@ -217,14 +252,18 @@ def attention_cases(inputs: Inputs) -> Iterator[Case]:
     depths: list[int] = []
     for parent in parents:
         depths.append(0 if parent < 0 else depths[parent] + 1)
-    for what, tree, window in (("", None, 0), (", window", None, 37), (", tree", parents, 0)):
+    for what, tree, window, more in (
+        ("", None, 0, {}),
+        (", reach given", None, 0, {"reach": START + WIDEST}),
+        (", window", None, 37, {}),
+        (", tree", parents, 0, {}),
+    ):
         lengths = [START + 1 + (m if tree is None else depths[m]) for m in range(WIDEST)]
         lengths_here = torch.tensor(lengths, **integer)
         tree_here = None if tree is None else torch.tensor(tree, **integer)
 
-        def run(m: int, out: Any, lengths_here: Any = lengths_here, tree_here: Any = tree_here, window: int = window):
-            tree_rows = None if tree_here is None else tree_here[:m]
-            ops.attend(q_here[:m], *caches_here, lengths_here[:m], tree_rows, window, out=out[0])
+        def run(m: int, out: Any, ends: Any = lengths_here, tree: Any = tree_here, w: int = window, more: Any = more):
+            ops.attend(q_here[:m], *caches_here, ends[:m], None if tree is None else tree[:m], w, out=out[0], **more)
 
         yield Case(
             f"attend{what}", run, (reference.attend(q, *caches, lengths, tree, window),), (agree,), (inputs.dtype,)
@@ -246,12 +285,13 @@ def table_cases(inputs: Inputs, vocabulary: int) -> Iterator[Case]:
     logits = inputs.normal(WIDEST, vocabulary, scale=4.0)
     logits[:, 3] = logits[:, vocabulary - 2] = logits.amax(dim=-1)
     logits_here = inputs.here(logits)
+    values, best, log_sums = reference.top_rows(logits, 5)
     yield Case(
-        f"top_rows {vocabulary}",
-        lambda m, out: ops.top_rows(logits_here[:m], 5, out=out),
-        reference.top_rows(logits, 5),
-        (equal, equal, near(1e-5)),
-        (torch.float32, torch.int64, torch.float32),
+        f"top_table {vocabulary}",
+        lambda m, out: ops.top_table(logits_here[:m], 5, out=out[0]),
+        (torch.cat([best.double(), values.double(), log_sums.double()[:, None]], dim=1),),
+        (lambda f, w: equal(f[:, :-1], w[:, :-1]) or near(1e-5)(f[:, -1], w[:, -1]),),
+        (torch.float64,),
     )
 
 
@@ -259,10 +299,13 @@ def all_cases(inputs: Inputs, small: bool) -> Iterator[Case]:
     """Every op on model shapes and odd ones; small: of a size that the reference computes in a moment."""
     for size in (96, 517) if small else (96, 517, 4096, 12288):
         yield from row_cases(inputs, size)
-    for outputs, size in ((129, 96), (131, 517)) if small else ((129, 96), (1031, 517), (6144, 4096), (4096, 12288)):
-        yield from product_cases(inputs, outputs, size)
+    shapes = ((129, 96), (131, 517)) if small else ((129, 96), (1031, 517), (6144, 4096), (4096, 12288))
+    for shape in shapes:
+        yield from product_cases(inputs, *shape)
     yield from attention_cases(inputs)
     yield from table_cases(inputs, 211 if small else 151936)
+    for shape in shapes:
+        yield from vendor_cases(inputs, *shape)
 
 
 def examine(case: Case, device: str) -> str | None:

@@ -1,14 +1,17 @@
-"""How fast, on a GPU: products against the bandwidth of a copy, the other ops, and a step without graphs.
+"""How fast, on a GPU: products against the bandwidth of a copy, the other ops, and a step without graphs or without
+overlap.
 
-Every time is that of a CUDA graph between two events: launches cost nothing there, as in the engine. Copies of a weight
-take turns until together they exceed four times the L2 cache, so each is read from memory; BF16, W8A8 and the copy
-alternate sample by sample.
+The time of an op is that of a CUDA graph of it between two events: launches cost nothing there, as in the engine.
+Copies of a weight take turns until together they exceed four times the L2 cache, so each is read from memory; BF16,
+W8A8 and the copy alternate sample by sample. How often a step has each op is beside it (`count`), so that what the ops
+of a step take one by one can be held against the step.
 
 The model is random, in the shapes of Qwen3-8B: speed depends on shapes, not on values. Its W8A8 is a true rounding of
 its BF16 weights with the rotations that the recipe `w8a8` gives these shapes, so its step does all the work there is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -66,6 +69,9 @@ class Bench:
             begun = perf_counter()
             replay()
             return (perf_counter() - begun) / calls
+        # A mark on an idle device is passed at once, and what the host needs to launch the graph would be measured too:
+        # so the device is still busy with a replay when the one between the marks is launched.
+        replay()
         begun = self.runtime.mark()
         replay()
         ended = self.runtime.mark()
@@ -77,6 +83,11 @@ class Bench:
         return torch.cuda.get_device_properties(0).L2_cache_size if self.device == "cuda" else 4096
 
 
+def step_context(config: ModelConfig) -> int:
+    """Tokens behind which a step is timed."""
+    return config.context // 32
+
+
 def product_shapes(config: ModelConfig) -> dict[str, tuple[int, int, int]]:
     """Name → outputs, inputs, how many there are in a step."""
     shapes = {name: (*shape, config.layers) for name, shape in config.projection_shapes().items()}
@@ -85,14 +96,13 @@ def product_shapes(config: ModelConfig) -> dict[str, tuple[int, int, int]]:
 
 def products(
     bench: Bench, config: ModelConfig, widths: Sequence[int], samples: int, bandwidth: Callable[[], float]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Per shape, kind and width: µs as percentiles, bytes of weight, GB/s, and the share of `bandwidth` (GB/s) that was
     measured between the samples."""
-    rows = []
     for name, (outputs, inputs, count) in product_shapes(config).items():
         work = {}
         for kind in ("linear_bf16", "linear_w8a8"):
-            calls, size = _product(bench, kind, outputs, inputs)
+            calls, size = product_calls(bench, kind, outputs, inputs)
             work |= {(kind, width): (size, bench.timed([partial(call, width) for call in calls])) for width in widths}
         times: dict[tuple[str, int], list[float]] = {key: [] for key in work}
         streams = [bandwidth()]
@@ -108,30 +118,46 @@ def products(
             size = work[kind, width][0]
             row = {"op": kind, "name": name, "shape": [outputs, inputs], "count": count, "width": width, "bytes": size}
             speed = {"gb_s": size / middle / 1e9, "share_of_copy": size / middle / 1e9 / stream}
-            rows.append({**row, "us_p20": 1e6 * low, "us_p50": 1e6 * middle, "us_p80": 1e6 * high, **speed})
-    return rows
+            yield {**row, "us_p20": 1e6 * low, "us_p50": 1e6 * middle, "us_p80": 1e6 * high, **speed}
 
 
-def _product(bench: Bench, kind: str, outputs: int, inputs: int) -> tuple[list[Callable[[int], object]], int]:
-    """(a call per copy of the weight, bytes of one copy)."""
+def product_calls(
+    bench: Bench, kind: str, outputs: int, inputs: int, rows: int = ROWS
+) -> tuple[list[Callable[[int], Tensor]], int]:
+    """(a call of 1…`rows` rows per copy of the weight, bytes of one copy); all calls write the same buffer."""
     ops, device = bench.ops, bench.device
-    x, out = bench.normal(ROWS, inputs), torch.empty(ROWS, outputs, device=device)
+    x, out = bench.normal(rows, inputs), torch.empty(rows, outputs, device=device)
     size = outputs * inputs * (2 if kind == "linear_bf16" else 1)
     copies = max(2, -(-4 * bench.cache_bytes() // size))
     if kind == "linear_bf16":
-        rows = x.to(bench.activations)
+        x = x.to(bench.activations)
         weights = [bench.normal(outputs, inputs, scale=inputs**-0.5, dtype=torch.bfloat16) for _ in range(copies)]
         packed = [ops.pack_bf16(weight) for weight in weights]
-        return [lambda m, w=w: ops.linear_bf16(rows[:m], w, out=out[:m]) for w in packed], size
+        return [lambda m, w=w: ops.linear_bf16(x[:m], w, out=out[:m]) for w in packed], size
     integers = partial(torch.randint, -127, 128, generator=bench.generator, dtype=torch.int8, device=device)
-    q, scale, wscale = integers((ROWS, inputs)), bench.normal(ROWS).abs(), bench.normal(outputs).abs()
+    q, scale, wscale = integers((rows, inputs)), bench.normal(rows).abs(), bench.normal(outputs).abs()
     packed = [ops.pack_w8a8(integers((outputs, inputs))) for _ in range(copies)]
     return [lambda m, w=w: ops.linear_w8a8(q[:m], scale[:m], w, wscale, out=out[:m]) for w in packed], size
 
 
-def other_ops(bench: Bench, config: ModelConfig, widths: Sequence[int], samples: int) -> list[dict[str, Any]]:
-    """Per op and width: µs as percentiles. Their rows lie in the cache, so there is no bandwidth to speak of."""
-    rows = []
+def other_counts(config: ModelConfig) -> dict[str, dict[str, int]]:
+    """Verifier → op of `other_ops` → how often it is in a step."""
+    layers = config.layers
+    both = {
+        "embed_rows": 1,
+        "rope_append": layers,
+        f"attend, {step_context(config)} tokens": layers,
+        "top_table": 1,
+    }
+    wide = {"rmsnorm": 2 * layers + 1, "silu_mul": layers}
+    int8 = {"rmsnorm_quantize, rotated": 2 * layers + 1, "quantize_rows": layers, "silu_mul_quantize, rotated": layers}
+    return {"bf16": {**both, **wide}, "w8a8": {**both, **int8}}
+
+
+def other_ops(bench: Bench, config: ModelConfig, widths: Sequence[int], samples: int) -> Iterator[dict[str, Any]]:
+    """Per op and width: µs as percentiles, and its count in a step of each verifier. Their rows lie in the cache, so
+    there is no bandwidth to speak of."""
+    counts = other_counts(config)
     for width in widths:
         timers = {name: bench.timed([call]) for name, call in _others(bench, config, width).items()}
         spent: dict[str, list[float]] = {name: [] for name in timers}
@@ -142,8 +168,8 @@ def other_ops(bench: Bench, config: ModelConfig, widths: Sequence[int], samples:
                     spent[name].append(seconds)
         for name, seconds_of in spent.items():
             low, middle, high = (1e6 * seconds for seconds in percentiles(seconds_of))
-            rows.append({"op": name, "width": width, "us_p20": low, "us_p50": middle, "us_p80": high})
-    return rows
+            count = {verifier: found.get(name, 0) for verifier, found in counts.items()}
+            yield {"op": name, "count": count, "width": width, "us_p20": low, "us_p50": middle, "us_p80": high}
 
 
 def _others(bench: Bench, config: ModelConfig, width: int) -> dict[str, Callable[[], object]]:
@@ -156,15 +182,18 @@ def _others(bench: Bench, config: ModelConfig, width: int) -> dict[str, Callable
     cos, sin = (bench.normal(config.context, config.head_dim // 2) for _ in "cs")
     queries = bench.normal(width, config.heads, config.head_dim).to(bench.activations)
     logits, gain_head = bench.normal(width, config.vocab), bench.normal(config.head_dim)
+    table = bench.normal(config.vocab, size, dtype=torch.bfloat16)
+    ids = torch.arange(width, dtype=torch.int32, device=device)
     calls: dict[str, Callable[[], object]] = {
+        "embed_rows": lambda: ops.embed_rows(table, ids),
         "rmsnorm": lambda: ops.rmsnorm(stream, gain, 1e-6),
         "rmsnorm_quantize, rotated": lambda: ops.rmsnorm_quantize(stream, gain, 1e-6, turn),
         "silu_mul": lambda: ops.silu_mul(gate_up),
         "silu_mul_quantize, rotated": lambda: ops.silu_mul_quantize(gate_up, turn_inner),
         "quantize_rows": lambda: ops.quantize_rows(mixed),
-        "top_rows": lambda: ops.top_rows(logits, 5),
+        "top_table": lambda: ops.top_table(logits, 5),
     }
-    for context in (config.context // 32, config.context // 2):
+    for context in (step_context(config), config.context // 2):
         numbers = torch.arange(context, context + width, dtype=torch.int32, device=device)
         calls[f"attend, {context} tokens"] = partial(ops.attend, queries, k, v, numbers + 1)
     start = numbers[:1].clone()
@@ -226,21 +255,46 @@ def models(bench: Bench, config: ModelConfig) -> tuple[Decoder, Decoder]:
     return bf16, replace(bf16, name="w8a8", layers=layers, head=rounded(bf16.head))
 
 
-def eager(verifiers: Sequence[Decoder], widths: Sequence[int], context: int, samples: int) -> list[dict[str, Any]]:
+def eager(verifiers: Sequence[Decoder], widths: Sequence[int], context: int, samples: int) -> Iterator[dict[str, Any]]:
     """The same pass launched op by op: ms as percentiles, to be held against the graph's."""
-    rows = []
     for verifier in verifiers:
-        cache = verifier.new_cache(context + max(widths))
-        verifier.forward([1] * context, cache, logits="last")
-        for width in widths:
-            spent = []
-            for sample in range(samples + 1):
-                begun = perf_counter()
-                verifier.forward([1] * width, cache, layers=range(verifier.config.layers))
-                finish(verifier.device)
-                if sample:
-                    spent.append(1e3 * (perf_counter() - begun))
-                verifier.rollback(cache, context)
-            low, middle, high = percentiles(spent)
-            rows.append({"verifier": verifier.name, "width": width, "ms_p20": low, "ms_p50": middle, "ms_p80": high})
+        yield from _passes(verifier, widths, context, samples, layers=range(verifier.config.layers))
+
+
+def in_turn(
+    verifiers: Sequence[Decoder], widths: Sequence[int], context: int, samples: int
+) -> Iterator[dict[str, Any]]:
+    """The same pass from graphs without overlap: ms as percentiles, to be held against those with it."""
+    for verifier in verifiers:
+        with without_overlap(verifier) as other:
+            rows = _passes(other, widths, context, samples)
+        yield from rows
+
+
+@contextmanager
+def without_overlap(verifier: Decoder) -> Iterator[Decoder]:
+    """The same verifier, in whose passes a kernel begins when its predecessor has ended; for use within. It is a
+    decoder of its own, since a width's graph is captured at its first pass."""
+    with getattr(verifier.ops, "in_turn", nullcontext)():
+        yield replace(verifier)
+
+
+def _passes(
+    verifier: Decoder, widths: Sequence[int], context: int, samples: int, **options: Any
+) -> list[dict[str, Any]]:
+    """Per width: ms of a pass behind `context` tokens, as percentiles."""
+    rows = []
+    cache = verifier.new_cache(context + max(widths))
+    verifier.forward([1] * context, cache, logits="last")
+    for width in widths:
+        spent = []
+        for sample in range(samples + 1):
+            begun = perf_counter()
+            verifier.forward([1] * width, cache, **options)
+            finish(verifier.device)
+            if sample:  # the first compiles and captures
+                spent.append(1e3 * (perf_counter() - begun))
+            verifier.rollback(cache, context)
+        low, middle, high = percentiles(spent)
+        rows.append({"verifier": verifier.name, "width": width, "ms_p20": low, "ms_p50": middle, "ms_p80": high})
     return rows

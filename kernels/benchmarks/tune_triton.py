@@ -1,15 +1,20 @@
 """Measures tiles for the Triton kernels on the GPU of this machine and writes them for review.
 
-    python kernels/benchmarks/tune_triton.py --shapes SmolLM2-135M --shapes Qwen3-8B --seconds 240
+    python kernels/benchmarks/tune_triton.py --shapes Qwen3-8B --shapes SmolLM2-135M --seconds 240
 
-writes `kernels/quasar_kernels/triton/tiles/<device>.json`: one entry per product and head size of those models, with
-what it took, beside the device, versions and date. Read the file, run the tests, commit it.
+writes `kernels/quasar_kernels/triton/tiles/<device>.json`: one entry per product and head size of those models, in that
+order, with what it took, beside the device, versions and date. Read the file, run the tests, commit it. It runs from
+the checkout as it is, with what the core needs. What a step spends most of its time in comes first, since a limit cuts
+the rest.
 
 How. From the conservative tile, one number at a time takes its neighbours for as long as that is faster (coordinate
-descent: some twenty candidates a shape instead of hundreds, and each has to be compiled). A candidate must give the
-result of the conservative tile first, bit for bit where INT32 decides. It is timed as it will run: in a CUDA graph,
-over so many copies of the weight that the L2 cache holds none of them, at width 5 of the sixteen rows that every width
-has. For the BF16 product the vendor's at sixteen rows is timed too, and taken where it is faster (`engine`).
+descent: some twenty candidates a shape instead of hundreds, and each has to be compiled). A product begins from the
+faster of two, that tile and one that does not split K, for no single number leads from one to the other. A candidate
+must give the result of the conservative tile first, bit for bit where INT32 decides, else within a relative distance of
+CLOSE. It is timed as it will run: in a CUDA graph, over so many copies of the weight that the L2 cache holds none of
+them, at width 5 of the sixteen rows that every narrow width has; the taller tile of wide passes at 64 rows; attention
+over a short and a long context in turn, in a cache with room for more. For the BF16 product the vendor's at sixteen
+rows is timed too, and taken where it is faster (`engine`).
 
 What is lost: a minimum between two neighbours that are both slower is not found. Sixteen rows and blocks of 64 cached
 positions are not searched: results of every width, and of files already written, hang on them.
@@ -17,22 +22,31 @@ positions are not searched: results of every width, and of files already written
 
 import json
 import statistics
+import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-import triton
-from quasar_kernels import triton as ops
-from quasar_kernels.triton import tiles
-from quasar_kernels.triton.compiled import SHAPES, Shape
-from triton.runtime.errors import OutOfResources
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT), str(ROOT / "kernels")]
 
-WIDTH, CONTEXT = 5, 4096
-COLD_BYTES = 512 * 2**20
+import torch  # noqa: E402
+import triton  # noqa: E402
+from gpu_check_ops import Agree, equal, near  # noqa: E402
+from gpu_check_speed import Bench, product_calls  # noqa: E402
+from quasar_kernels import triton as ops  # noqa: E402
+from quasar_kernels.triton import tiles  # noqa: E402
+from quasar_kernels.triton.compiled import SHAPES, Shape  # noqa: E402
+from triton.errors import TritonError  # noqa: E402
+
+from quasar_lab.graphs import CudaRuntime  # noqa: E402
+
+WIDTH, WIDE_WIDTH = 5, 64
+CONTEXTS, CAPACITY = (1024, 8192), 16384
+CLOSE = 8e-3
 REPLAYS = 30
 CHOICES: dict[str, dict[str, list[int]]] = {
     "linear_w8a8": {
@@ -42,6 +56,14 @@ CHOICES: dict[str, dict[str, list[int]]] = {
         "warps": [1, 2, 4, 8],
         "stages": [2, 3, 4, 5, 6],
     },
+    "linear_w8a8_wide": {
+        "rows": [32, 64, 128],
+        "block_n": [64, 128],
+        "block_k": [64, 128],
+        "split_k": [1, 2, 4],
+        "warps": [4, 8],
+        "stages": [3, 4],
+    },
     "linear_bf16": {
         "block_n": [16, 32, 64, 128],
         "block_k": [32, 64, 128, 256],
@@ -49,20 +71,32 @@ CHOICES: dict[str, dict[str, list[int]]] = {
         "warps": [1, 2, 4, 8],
         "stages": [2, 3, 4, 5, 6],
     },
-    "attend": {"rows": [16, 32, 64], "split": [64, 128, 256, 512], "warps": [1, 2, 4, 8], "stages": [1, 2, 3]},
+    "attend": {
+        "rows": [16, 32, 64],
+        "split": [64, 128, 256, 512],
+        "warps": [1, 2, 4, 8],
+        "stages": [1, 2, 3],
+        "registers": [128, 168, 255],
+    },
 }
+UNSPLIT: dict[str, dict[str, int]] = {
+    "linear_w8a8": {"block_n": 32, "block_k": 256, "split_k": 1, "warps": 4, "stages": 5},
+    "linear_bf16": {"block_n": 32, "block_k": 128, "split_k": 1, "warps": 4, "stages": 5},
+}
+"""Where a product begins too."""
 Tile = dict[str, Any]
 Measure = Callable[[Tile], float | None]
 """Microseconds of a call with a tile; None where it does not fit the GPU or gives another result."""
 
 
-def descend(start: Tile, choices: dict[str, list[int]], measure: Measure) -> tuple[Tile, float]:
-    """The fastest tile found from `start` by changing one number at a time to a neighbour among its choices, and its
-    microseconds. Raises RuntimeError where not even `start` can be measured."""
-    best, took = start, measure(start)
-    if took is None:
-        raise RuntimeError(f"the conservative tile {start} does not run here")
-    seen = {_key(start)}
+def descend(starts: Sequence[Tile], choices: dict[str, list[int]], measure: Measure) -> tuple[Tile, float]:
+    """The fastest tile found from the fastest of `starts` by changing one number at a time to a neighbour among its
+    choices, and its microseconds. Raises RuntimeError where none of `starts` can be measured."""
+    timed = [(took, start) for start in starts if (took := measure(start)) is not None]
+    if not timed:
+        raise RuntimeError(f"none of {list(starts)} runs here")
+    took, best = min(timed, key=lambda one: one[0])
+    seen = {_key(start) for start in starts}
     improved = True
     while improved:
         improved = False
@@ -93,103 +127,80 @@ def conservative(op: str, **wanted: int) -> Tile:
     return {name: value for name, value in tile.items() if name not in ("n", "k", "size", "per")}
 
 
-def microseconds(calls: list[Callable[[], Any]]) -> float:
-    """Median time of one of `calls`, replayed one after the other from a graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        calls[0]()  # compiles, and makes the scratch area that a graph needs
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for call in calls:
-            call()
-    graph.replay()
-    samples = []
-    for _ in range(REPLAYS):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        graph.replay()
-        last.record()
-        last.synchronize()
-        samples.append(1e3 * first.elapsed_time(last) / len(calls))
-    return statistics.median(samples)
+def measured(bench: Bench, op: str, calls: Sequence[Callable[[], torch.Tensor]], start: Tile, agree: Agree) -> Measure:
+    """`Measure` for calls of `op` on different operands; what the first two give with `start` is what they must give
+    with others."""
 
+    def results() -> list[torch.Tensor]:
+        return [call().clone() for call in calls[:2]]
 
-def measured(op: str, calls: list[Callable[[], torch.Tensor]], start: Tile, exact: bool) -> Measure:
-    """`Measure` for calls of `op` on different operands; the result of `start` is what others must give."""
     with tiles.forced(op, start):
-        expected = calls[0]()
+        expected = results()
 
     def measure(tile: Tile) -> float | None:
         try:
             with tiles.forced(op, tile):
-                y = calls[0]()
-                right = torch.equal(y, expected) if exact else torch.allclose(y, expected, rtol=2e-2, atol=2e-2)
-                return microseconds(calls) if right else None
-        except OutOfResources:
+                if any(agree(found, wanted) for found, wanted in zip(results(), expected, strict=True)):
+                    return None
+                sample = bench.timed(calls)
+        except TritonError:
             return None
+        return 1e6 * statistics.median(sample() for _ in range(REPLAYS))
 
     return measure
 
 
-def tune_product(op: str, outputs: int, inputs: int) -> Tile:
-    """The entry of one product [WIDTH, inputs] × [outputs, inputs]ᵀ."""
-    int8 = op == "linear_w8a8"
-    size = outputs * inputs * (1 if int8 else 2)
-    copies = max(2, -(-COLD_BYTES // size))
-    calls: list[Callable[[], torch.Tensor]] = []
-    for _ in range(copies):
-        if int8:
-            q = torch.randint(-127, 128, (WIDTH, inputs), dtype=torch.int8, device="cuda")
-            wq = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, device="cuda")
-            wscale = torch.ones(outputs, device="cuda")
-            calls.append(partial(ops.linear_w8a8, q, torch.ones(WIDTH, device="cuda"), wq, wscale))
-        else:
-            x = torch.randn(WIDTH, inputs, device="cuda").bfloat16()
-            w = (torch.randn(outputs, inputs, device="cuda") / inputs**0.5).bfloat16()
-            calls.append(partial(ops.linear_bf16, x, w))
+def tune_product(bench: Bench, op: str, outputs: int, inputs: int) -> Tile:
+    """The entry of one product [WIDTH, inputs] × [outputs, inputs]ᵀ, or of WIDE_WIDTH rows."""
+    kind, width = op.removesuffix("_wide"), WIDE_WIDTH if op.endswith("_wide") else WIDTH
+    of_rows, size = product_calls(bench, kind, outputs, inputs, width)
     start = conservative(op, n=outputs, k=inputs)
-    measure = measured(op, calls, start, exact=int8)
-    tile, took = descend(start, CHOICES[op], measure)
-    if not int8:
+    starts = [start, {**start, **UNSPLIT[op]}] if op in UNSPLIT else [start]
+    agree = equal if kind == "linear_w8a8" else near(CLOSE)
+    measure = measured(bench, op, [partial(call, width) for call in of_rows], start, agree)
+    tile, took = descend(starts, CHOICES[op], measure)
+    if kind == "linear_bf16":
         vendor = measure({**tile, "engine": "cublas"})
         if vendor is not None and vendor < took:
             tile, took = {**tile, "engine": "cublas"}, vendor
     return {"n": outputs, "k": inputs, **tile, "microseconds": round(took, 2), "gb_s": round(size / took / 1e3, 1)}
 
 
-def tune_attention(shape: Shape) -> Tile:
-    """The entry of attention over CONTEXT rows of the heads of `shape`."""
+def tune_attention(bench: Bench, shape: Shape) -> Tile:
+    """The entry of attention with the heads of `shape`, over CONTEXTS in turn."""
     heads, groups, size = shape.heads, shape.groups, shape.size
-    bytes_read = 2 * 2 * groups * CONTEXT * size
+    cached = bench.activations.itemsize * 2 * groups * size * sum(CONTEXTS)
     calls: list[Callable[[], torch.Tensor]] = []
-    lengths = torch.arange(CONTEXT - WIDTH + 1, CONTEXT + 1, dtype=torch.int32, device="cuda")
-    for _ in range(max(2, -(-COLD_BYTES // bytes_read))):
-        q, k, v = (
-            torch.randn(*sizes, device="cuda").bfloat16()
-            for sizes in ((WIDTH, heads, size), (groups, CONTEXT, size), (groups, CONTEXT, size))
-        )
-        calls.append(partial(ops.attend, q, k, v, lengths))
+    for _ in range(max(2, -(-4 * bench.cache_bytes() // cached))):
+        for context in CONTEXTS:
+            q, k, v = (
+                bench.normal(*sizes, size, dtype=bench.activations)
+                for sizes in ((WIDTH, heads), (groups, CAPACITY), (groups, CAPACITY))
+            )
+            lengths = torch.arange(context - WIDTH + 1, context + 1, dtype=torch.int32, device=bench.device)
+            calls.append(partial(bench.ops.attend, q, k, v, lengths))
     start = conservative("attend", size=size, per=heads // groups)
-    tile, took = descend(start, CHOICES["attend"], measured("attend", calls, start, exact=False))
-    where = {"size": size, "per": heads // groups}
-    return {**where, **tile, "microseconds": round(took, 2), "gb_s": round(bytes_read / took / 1e3, 1)}
+    tile, took = descend([start], CHOICES["attend"], measured(bench, "attend", calls, start, near(CLOSE)))
+    speed = {"microseconds": round(took, 2), "gb_s": round(cached / len(CONTEXTS) / took / 1e3, 1)}
+    return {"size": size, "per": heads // groups, **tile, **speed}
 
 
-def jobs(shape: Shape) -> list[tuple[str, Callable[[], Tile]]]:
-    """(op, its tuning) for everything that a pass of the model launches."""
+def jobs(bench: Bench, shape: Shape) -> list[tuple[str, Callable[[], Tile]]]:
+    """(op, its tuning) for everything that a pass of the model launches, what a step spends most time in first."""
     qkv, mixed = (shape.heads + 2 * shape.groups) * shape.size, shape.heads * shape.size
-    products = [
-        (qkv, shape.hidden),
-        (shape.hidden, mixed),
-        (2 * shape.inner, shape.hidden),
-        (shape.hidden, shape.inner),
-        (shape.vocabulary, shape.hidden),
+    gate_up, down = (2 * shape.inner, shape.hidden), (shape.hidden, shape.inner)
+    layer = [gate_up, down, (qkv, shape.hidden), (shape.hidden, mixed)]
+    head = (shape.vocabulary, shape.hidden)
+
+    def products(shapes: Sequence[tuple[int, int]], *kinds: str) -> list[tuple[str, Callable[[], Tile]]]:
+        return [(op, partial(tune_product, bench, op, *one)) for one in shapes for op in kinds]
+
+    return [
+        *products(layer, "linear_w8a8", "linear_bf16"),
+        ("attend", partial(tune_attention, bench, shape)),
+        *products([head], "linear_w8a8", "linear_bf16"),
+        *products([*layer, head], "linear_w8a8_wide"),
     ]
-    found: list[tuple[str, Callable[[], Tile]]] = [
-        (op, partial(tune_product, op, n, k)) for n, k in products for op in ("linear_w8a8", "linear_bf16")
-    ]
-    return [*found, ("attend", partial(tune_attention, shape))]
 
 
 def write(entries: dict[str, list[Tile]], about: dict[str, Any], path: Path) -> None:
@@ -203,8 +214,10 @@ def write(entries: dict[str, list[Tile]], about: dict[str, Any], path: Path) -> 
 
 def main() -> None:
     parser = ArgumentParser(description="Measures tiles for the Triton kernels and writes tiles/<device>.json.")
-    names = [shape.name for shape in SHAPES]
-    parser.add_argument("--shapes", action="append", choices=names, help="models whose shapes are tuned; default: all")
+    shapes = {shape.name: shape for shape in SHAPES}
+    parser.add_argument(
+        "--shapes", action="append", choices=[*shapes], help="models whose shapes are tuned, in order; default: all"
+    )
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no new shape after so long")
     parser.add_argument("--out", type=Path, default=tiles.FOLDER, help="folder of the file")
     arguments = parser.parse_args()
@@ -217,20 +230,27 @@ def main() -> None:
         "measured": True,
         "date": time.strftime("%Y-%m-%d"),
         "width": WIDTH,
-        "context": CONTEXT,
+        "wide_width": WIDE_WIDTH,
+        "context": list(CONTEXTS),
+        "capacity": CAPACITY,
         "versions": {"torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda},
     }
     path = arguments.out / f"{tiles.device_slug(device)}.json"
+    bench = Bench(ops, "cuda", CudaRuntime(), seed=0)
     entries: dict[str, list[Tile]] = {}
     begun = time.monotonic()
-    for shape in (shape for shape in SHAPES if shape.name in (arguments.shapes or names)):
-        for op, tune in jobs(shape):
+    for name in arguments.shapes or shapes:
+        for op, tune in jobs(bench, shapes[name]):
             if time.monotonic() - begun > arguments.seconds:
-                print(f"out of time before {shape.name} {op}; what is missing stays conservative or takes a neighbour")
+                print(f"out of time before {name} {op}; what is missing stays conservative or takes a neighbour")
                 return
-            entry = tune()
+            try:
+                entry = tune()
+            except (RuntimeError, TritonError) as error:  # the other shapes may still be measured
+                print(f"{name} {op} cannot be tuned: {error}", flush=True)
+                continue
             entries.setdefault(op, []).append(entry)
-            print(f"{shape.name} {op}: {entry}", flush=True)
+            print(f"{name} {op}: {entry}", flush=True)
             write(entries, about, path)  # after each, so that a cut costs nothing
     print(f"written: {path}")
 

@@ -113,7 +113,7 @@ class StandIn:
         sent = torch.tensor(numbers, dtype=torch.int32)
         return sent if out is None else out.copy_(sent)
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
         work()
         tape: list[Callable[[], None]] = []
         self._tape = tape
