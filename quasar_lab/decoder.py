@@ -29,7 +29,7 @@ from quasar_lab.checkpoints import PARTS, Checkpoint, ModelConfig, open_checkpoi
 from quasar_lab.errors import BackendError, InputError
 from quasar_lab.graphs import TOP, CudaRuntime, Engine, Numbers, Results, Seconds
 from quasar_lab.rotary import rotary_tables
-from quasar_lab.smoothing import Mapping, ValueMap, value_map
+from quasar_lab.smoothing import Mapping, ValueMap, of_all_layers, value_map
 from quasar_lab.tokenizer import Tokenizer
 
 Moved = TypeVar("Moved", Transform, ValueMap)
@@ -142,6 +142,7 @@ class Decoder:
     device: str = "cpu"
     mappings: dict[tuple[int, str], Mapping] = field(default_factory=dict, repr=False)
     value_maps: dict[int, ValueMap] = field(init=False, repr=False)
+    _values: ValueMap | None = field(init=False, repr=False)
     _angles: tuple[Tensor, Tensor] = field(init=False, repr=False)
     _plan: Any = field(init=False, repr=False)
     """All layers in one call, where the backend offers it: the same ops, the same bits, no Python between them."""
@@ -156,6 +157,7 @@ class Decoder:
             for (layer, projection), mapping in self.mappings.items()
             if projection == "o_proj"
         }
+        self._values = of_all_layers(self.value_maps, len(self.layers))
         config, plan = self.config, getattr(self.ops, "Plan", None)
         if plan is not None:
             plan = plan(self.layers, groups=config.kv_heads, size=config.head_dim, eps=config.eps, window=config.window)
@@ -247,9 +249,12 @@ class Decoder:
                 f"up to {min(other.length, cache.capacity)}"
             )
         cache.k[:, :, start:stop] = other.k[:, :, start:stop]
-        cache.v[:, :, start:stop] = other.v[:, :, start:stop]
-        for layer, to_here in self.value_maps.items():
-            cache.v[layer, :, start:stop] = to_here(other.v[layer, :, start:stop])
+        if self._values is not None:
+            cache.v[:, :, start:stop] = self._values(other.v[:, :, start:stop])
+        else:
+            cache.v[:, :, start:stop] = other.v[:, :, start:stop]
+            for layer, to_here in self.value_maps.items():
+                cache.v[layer, :, start:stop] = to_here(other.v[layer, :, start:stop])
         cache.length = stop
 
     def forward(

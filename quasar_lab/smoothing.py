@@ -142,10 +142,11 @@ class Mapping:
 
 @dataclass(frozen=True)
 class ValueMap:
-    """The basis in which a recipe keeps the values of a layer, in terms of the BF16 model's v:
-    ((v − shift) · inv_scale) @ rotation.
+    """The basis in which a recipe keeps the values of a layer, or of all layers (`of_all_layers`), in terms of the BF16
+    model's v: ((v − shift) · inv_scale) @ rotation.
 
-    shift (or None) and inv_scale f32 [kv_heads, head_dim]; rotation f32 [head_dim, head_dim] or None.
+    shift (or None) and inv_scale f32 [(layers,) kv_heads, head_dim]; rotation f32 [head_dim, head_dim], [layers, 1,
+    head_dim, head_dim] or None.
     """
 
     inv_scale: Tensor
@@ -153,9 +154,9 @@ class ValueMap:
     shift: Tensor | None = None
 
     def __call__(self, v: Tensor) -> Tensor:
-        """Values f32 [kv_heads, rows, head_dim] of the BF16 model → the same in this basis; the input is not
+        """Values f32 [(layers,) kv_heads, rows, head_dim] of the BF16 model → the same in this basis; the input is not
         changed."""
-        v = (v if self.shift is None else v - self.shift[:, None]) * self.inv_scale[:, None]
+        v = (v if self.shift is None else v - self.shift[..., None, :]) * self.inv_scale[..., None, :]
         return v if self.rotation is None else v @ self.rotation
 
 
@@ -164,6 +165,19 @@ def value_map(mapping: Mapping, config: ModelConfig) -> ValueMap:
     rotation = None if mapping.rotation is None else rotate(torch.eye(config.head_dim), mapping.rotation)
     shift = None if mapping.shift is None else value_factors(mapping.shift, config)
     return ValueMap(1 / value_factors(mapping.factors, config), rotation, shift)
+
+
+def of_all_layers(maps: dict[int, ValueMap], layers: int) -> ValueMap | None:
+    """The maps of layers 0…layers − 1 as one, a few large operations instead of many small ones; None unless each layer
+    has one, and all have the same parts."""
+    if set(maps) != set(range(layers)):
+        return None
+    columns = [[getattr(maps[layer], part) for layer in range(layers)] for part in ("inv_scale", "rotation", "shift")]
+    if any(len({x is None for x in column}) > 1 for column in columns):
+        return None
+    inv_scale, rotation, shift = (None if column[0] is None else torch.stack(column) for column in columns)
+    assert inv_scale is not None
+    return ValueMap(inv_scale, None if rotation is None else rotation[:, None], shift)
 
 
 def value_factors(factors: Tensor, config: ModelConfig) -> Tensor:

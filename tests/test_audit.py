@@ -19,7 +19,7 @@ from quasar_lab.decoder import Output
 from quasar_lab.drafting import NoDrafter
 from quasar_lab.errors import InputError
 from quasar_lab.recipes import Recipe, candidates
-from quasar_lab.smoothing import ValueMap
+from quasar_lab.smoothing import ValueMap, of_all_layers
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -69,6 +69,25 @@ def test_a_value_map_scales_and_turns():
         assert torch.allclose(found[group], (v[group] * inv_scale[group]) @ rotation, atol=1e-6)
     assert torch.equal(ValueMap(torch.ones(2, 4), None)(v), before)
     assert torch.equal(v, before), "the input was changed"
+
+
+@pytest.mark.parametrize("parts", ["", "rotation", "shift", "rotation shift", "some", "one missing"])
+def test_the_maps_of_all_layers_are_one_map(parts):
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(3, 2, 5, 8, generator=generator)
+    maps = {}
+    for layer in range(3):
+        rotation = torch.linalg.qr(torch.randn(8, 8, generator=generator)).Q
+        turned = "rotation" in parts or (parts == "some" and layer == 1)
+        shift = torch.randn(2, 8, generator=generator) if "shift" in parts else None
+        maps[layer] = ValueMap(torch.rand(2, 8, generator=generator) + 0.5, rotation if turned else None, shift)
+    if parts == "one missing":
+        del maps[1]
+    whole = of_all_layers(maps, 3)
+    if parts in ("some", "one missing"):
+        assert whole is None
+    else:
+        assert torch.allclose(whole(v), torch.stack([maps[layer](v[layer]) for layer in range(3)]), atol=1e-6)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (4, 6), (2, 9), (3, 2)])
