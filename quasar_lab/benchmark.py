@@ -30,6 +30,7 @@ import torch
 from quasar_lab.decoder import Decoder, Int8Linear
 from quasar_lab.errors import InputError
 from quasar_lab.forms import parse
+from quasar_lab.graphs import CudaRuntime
 from quasar_lab.progress import track
 from quasar_lab.speculative import versions
 
@@ -90,7 +91,7 @@ class StepTimer:
     """Verify passes behind `context` cached tokens, logits of every row, verifiers in turn: `sample()` times one pass
     of each width of each. The constructor warms up.
 
-    device_ms: of those that ran on a GPU, the part without the host, by (verifier, width).
+    device_ms: of those that ran on a GPU, the part without what the host prepares, by (verifier, width).
     """
 
     def __init__(self, verifiers: Sequence[Decoder], widths: Mapping[str, Sequence[int]], context: int):
@@ -154,27 +155,31 @@ class CeilingTimer:
 
     def __init__(self, verifiers: Sequence[Decoder]):
         self._products = {verifier.name: wide_product(verifier) for verifier in verifiers}
-        self._device = verifiers[0].device
         self._samples: dict[str, list[float]] = {name: [] for name in self._products}
+        self._runtime = CudaRuntime() if verifiers[0].device == "cuda" else None
+        if self._runtime is not None:
+            self._products = {name: self._captured(*product) for name, product in self._products.items()}
+
+    def _captured(self, count: int, product: Callable[[], object]) -> tuple[int, Callable[[], object]]:
+        """CEILING_CALLS of a product as one graph: a call of its own may take the host longer than the device."""
+        assert self._runtime is not None
+        return CEILING_CALLS * count, self._runtime.capture(lambda: [product() for _ in range(CEILING_CALLS)])
 
     def sample(self) -> None:
         for name, (count, product) in self._products.items():
             self._samples[name].append(count / self._seconds(product) / 1e9)
 
     def _seconds(self, product: Callable[[], object]) -> float:
-        """Of one call; on a GPU, where the call itself takes the host as long, of several behind each other."""
         product()
-        if self._device == "cuda":
-            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in "ab")
-            begun.record()
-            for _ in range(CEILING_CALLS):
-                product()
-            ended.record()
-            finish(self._device)
-            return 1e-3 * begun.elapsed_time(ended) / CEILING_CALLS
-        begun_at = time.perf_counter()
+        if self._runtime is not None:  # the device is busy with the first while the host launches the second
+            first = self._runtime.mark()
+            product()
+            last = self._runtime.mark()
+            finish("cuda")
+            return self._runtime.seconds(first, last)
+        begun = time.perf_counter()
         product()
-        return time.perf_counter() - begun_at
+        return time.perf_counter() - begun
 
     def rows(self) -> list[dict[str, Any]]:
         """Per verifier: billions of operations a second, as p20, p50, p80 over the samples."""

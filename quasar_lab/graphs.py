@@ -214,17 +214,21 @@ class Engine:
         step = len(ids) if captured or whole else self._chunk
         kept, hiddens = [], []
         with self._lock:
-            first = self._runtime.mark()
+            first = None
             for begin in range(0, len(ids), step):
                 piece = slice(begin, begin + step)
                 columns = [ids[piece], positions[piece], lengths[piece], [cache.length + begin]]
+                work: Callable[[], None]
                 if captured:
-                    results = self._replay(launch, cache, columns, hidden)
+                    results, work = self._graph(launch, cache, self.send(columns, self._numbers), hidden)
                 else:
                     rows = len(columns[0])
                     results = self._room(rows, 1 if last else rows, hidden)
                     numbers = self.send([*columns, *([] if parents is None else [parents])])
-                    launch(replace(numbers, reach=max(columns[2])), cache, results)
+                    work = partial(launch, replace(numbers, reach=max(columns[2])), cache, results)
+                if first is None:  # what the host prepares is no part of what the device takes
+                    first = self._runtime.mark()
+                work()
                 if not last or begin + step >= len(ids):
                     logits, top = results.logits, results.top
                     if last:
@@ -246,18 +250,18 @@ class Engine:
         sent = self._runtime.upload([n for column in columns for n in (*column, *[0] * (pad - len(column)))], out)
         return Numbers(*(part[: len(column)] for part, column in zip(sent.split(pad), columns, strict=True)))
 
-    def _replay(self, launch: Launch, cache: KVCache, columns: list[Sequence[int]], hidden: bool) -> Results:
-        """One pass of at most ROWS rows from its graph, captured when it is the first; results in the buffers."""
-        rows, room = len(columns[0]), self._results
-        numbers = self.send(columns, self._numbers)
+    def _graph(
+        self, launch: Launch, cache: KVCache, numbers: Numbers, hidden: bool
+    ) -> tuple[Results, Callable[[], None]]:
+        """The buffers of a pass of at most ROWS rows and what replays its graph, captured when it is the first."""
+        rows, room = numbers.ids.shape[0], self._results
         assert room.hidden is not None
         results = Results(room.logits[:rows], room.hidden[:rows] if hidden else None, room.top[:rows])
         graphs = self._graphs.setdefault(cache.arena, {})
         replay = graphs.get((rows, hidden))
         if replay is None:
             replay = graphs[rows, hidden] = self._runtime.capture(lambda: launch(numbers, cache, results))
-        replay()
-        return results
+        return results, replay
 
     def _room(self, rows: int, logits: int, hidden: bool) -> Results:
         """Buffers for a pass of so many rows, with so many rows of logits."""

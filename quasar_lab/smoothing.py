@@ -63,6 +63,7 @@ def balanced_factors(activation_square: Tensor, weight_square: Tensor) -> Tensor
 
 EVEN_LIMIT, DENSE_LIMIT = 16, 128
 """Largest dense factor worth its evenness; largest at all: beyond, a rotation would cost as much as a linear."""
+LONGEST = 16384
 
 
 def hadamard(size: int) -> Tensor | None:
@@ -88,13 +89,14 @@ def rotation_matrix(size: int) -> Tensor | None:
     A Hadamard matrix, whose entries are all equally large, where one of at most 16 fits: 12 for 1536 and for 12288.
     Else the Hartley matrix cas(2πij/P)/√P of the odd part of `size`: a little less even, but small, and the cost grows
     with P. At 576 the Hartley 9 has the KL of the Hadamard 36 (0.0019) at less than half its time. None where the
-    odd part is above 128.
+    odd part is above 128. K/P is at most 16384, what a block of a GPU holds in registers.
     """
-    for side in rotation_sides(size):
+    sides = [side for side in rotation_sides(size) if size // side <= LONGEST]
+    for side in sides:
         matrix = hadamard(side) if side <= EVEN_LIMIT else None
         if matrix is not None:
             return matrix / side**0.5
-    odd = rotation_sides(size)[0]
+    odd = sides[0]
     if odd > DENSE_LIMIT:
         return None
     index = torch.arange(odd, dtype=torch.float64)

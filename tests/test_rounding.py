@@ -70,6 +70,7 @@ def test_a_rotation_of_every_size_keeps_lengths():
         assert torch.allclose(rotate(turned, matrix.T.contiguous()), x, atol=1e-4), size
     assert rotation_matrix(2 * 131) is None, "a dense factor that costs as much as a linear"
     assert [len(rotation_matrix(size)) for size in (64, 576, 1536, 12288)] == [1, 9, 12, 12], "small and even"
+    assert [len(rotation_matrix(size)) for size in (16384, 32768, 65536)] == [1, 2, 4], "no longer than a block holds"
 
 
 def test_balanced_factors_make_the_noise_least():

@@ -17,6 +17,7 @@ from quasar_kernels import triton as ops
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton import compiled
 from quasar_kernels.triton.launch import recording
+from quasar_kernels.triton.overlap import AHEAD, ahead
 
 ARCHS = sorted(compiled.SHARED_LIMIT)
 
@@ -98,14 +99,19 @@ def test_kernels_overlap_from_sm_90_on_and_touch_nothing_but_weights_before_they
 @pytest.mark.slow
 def test_only_rows_that_start_at_sixteen_bytes_are_read_ahead():
     for inputs, expected in ((4096, True), (4008, False)):
+        wq = torch.empty(64, inputs, dtype=torch.int8, device="meta")
         with recording() as noted:
             ops.linear_w8a8(
-                *(torch.empty(*shape, dtype=dtype, device="meta") for shape, dtype in (
-                    ((5, inputs), torch.int8), ((5,), torch.float32),
-                    ((64, inputs), torch.int8), ((64,), torch.float32),
-                ))
-            )  # fmt: skip
+                torch.empty(5, inputs, dtype=torch.int8, device="meta"),
+                torch.empty(5, device="meta"),
+                wq,
+                torch.empty(64, device="meta"),
+            )
         assert ("prefetch" in compiled.compile_launch("product", noted[0], 90).ptx) == expected
+    memory = torch.zeros(64 * 4096 + 16, dtype=torch.int8)
+    for offset, expected in ((0, AHEAD), (1, 0), (16, AHEAD)):
+        assert ahead(memory[offset:][: 64 * 4096].view(64, 4096)) == expected
+    assert ahead(torch.zeros(3, 4, dtype=torch.bfloat16)) == 0
 
 
 @pytest.mark.slow

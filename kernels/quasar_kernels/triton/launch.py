@@ -10,7 +10,7 @@ exactly what the ops would launch, for GPUs that are not there (`compiled.py`).
 With `TRITON_INTERPRET=1` in the environment before the first import, Triton runs the kernels in Python on CPU tensors;
 activations are then FP32, since the interpreter has no BF16 products.
 
-Kernels overlap (`overlap.py`) from sm_90 on; `in_turn()` is for measuring what that is worth.
+Kernels overlap (`overlap.py`) on GPUs of data centres from sm_90 on; `in_turn()` is for measuring what that is worth.
 """
 
 from collections.abc import Iterator, Sequence
@@ -90,7 +90,10 @@ def launch(
 
 def _overlaps() -> bool:
     """Whether the kernel launched now is for a GPU that overlaps, and may."""
-    return _recorded is None and not INTERPRETED and not _in_turn and _capability(torch.cuda.current_device()) >= 90
+    if _recorded is not None or INTERPRETED or _in_turn:
+        return False
+    # From sm_120 on, GPUs for desktops, others found that graphs refuse such launches (sgl-project/sglang, pull 18596).
+    return 90 <= _capability(torch.cuda.current_device()) < 120
 
 
 @cache

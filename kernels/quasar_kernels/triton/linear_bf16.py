@@ -32,14 +32,15 @@ FINISH_ROWS, FINISH_COLUMNS = 16, 128
 def _linear_bf16(
     x, w, bias, residual, out, partials, counters, M, N, K,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr,
-    PIECES: tl.constexpr, WIDEN: tl.constexpr, OVERLAP: tl.constexpr,
+    WIDEN: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    slot, split, row, column = place(M, ROWS, BLOCK_N, SPLIT)
+    slot, split, first_row, first_column = place(M, ROWS, BLOCK_N, SPLIT)
+    row, column = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     a = x + row.to(tl.int64)[:, None] * K + k[None, :]
     b = w + column.to(tl.int64)[None, :] * K + k[:, None]
     first, end = stretch(split, K, BLOCK_K, SPLIT)
-    follow_reading(w, row, column, N, K, first, end, OVERLAP, AHEAD, PIECES)
+    follow_reading(w, first_row, first_column, N, K, first, end, OVERLAP, AHEAD)
     total = tl.zeros([ROWS, BLOCK_N], tl.float32)
     for start in range(first, end, BLOCK_K):
         left = tl.load(a + start, mask=(row[:, None] < M) & (start + k[None, :] < end), other=0.0)
@@ -96,7 +97,7 @@ def linear_bf16(
         _vendor_product(x, w, bias, residual, y)
     else:
         operands = {"x": x, "w": w}
-        launch_product(_linear_bf16, torch.float32, operands, bias, residual, y, inputs, 2, tile, WIDEN=INTERPRETED)
+        launch_product(_linear_bf16, torch.float32, operands, bias, residual, y, w, tile, WIDEN=INTERPRETED)
     return y
 
 

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.triton.launch import ALL_REGISTERS, check, check_optional, launch, result
-from quasar_kernels.triton.overlap import AHEAD, PREFETCH_ALIGNMENT, follow_reading
+from quasar_kernels.triton.overlap import ahead, follow_reading
 from quasar_kernels.triton.scratch import scratch
 from quasar_kernels.triton.split_k import addends, combine, finish, place, stretch
 from quasar_kernels.triton.tiles import linear_tile
@@ -34,14 +34,15 @@ MANY = 256
 def _linear_w8a8(
     q, scale, wq, wscale, bias, residual, out, partials, counters, M, N, K,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr,
-    PIECES: tl.constexpr, OVERLAP: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    slot, split, row, column = place(M, ROWS, BLOCK_N, SPLIT)
+    slot, split, first_row, first_column = place(M, ROWS, BLOCK_N, SPLIT)
+    row, column = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     a = q + row.to(tl.int64)[:, None] * K + k[None, :]
     b = wq + column.to(tl.int64)[None, :] * K + k[:, None]
     first, end = stretch(split, K, BLOCK_K, SPLIT)
-    follow_reading(wq, row, column, N, K, first, end, OVERLAP, AHEAD, PIECES)
+    follow_reading(wq, first_row, first_column, N, K, first, end, OVERLAP, AHEAD)
     total = tl.zeros([ROWS, BLOCK_N], tl.int32)
     for start in range(first, end, BLOCK_K):
         x = tl.load(a + start, mask=(row[:, None] < M) & (start + k[None, :] < end), other=0)
@@ -90,7 +91,7 @@ def linear_w8a8(
     if rows > MANY:
         tile = {**tile, "split_k": 1}
     operands = {"q": q, "scale": scale, "wq": wq, "wscale": wscale}
-    launch_product(_linear_w8a8, torch.int32, operands, bias, residual, y, inputs, 1, tile)
+    launch_product(_linear_w8a8, torch.int32, operands, bias, residual, y, wq, tile)
     return y
 
 
@@ -101,14 +102,13 @@ def launch_product(
     bias: Tensor | None,
     residual: Tensor | None,
     y: Tensor,
-    inputs: int,
-    item: int,
+    weight: Tensor,
     tile: dict[str, Any],
     **more: Any,
 ) -> None:
     """Launches a product over row chunks × output tiles × splits, with the scratch, of dtype `sums`, where splits
-    meet. item: bytes of a weight."""
-    rows, outputs = y.shape
+    meet."""
+    (rows, outputs), inputs = y.shape, weight.shape[1]
     height, width, split = tile["rows"], tile["block_n"], tile["split_k"]
     slots = triton.cdiv(rows, height) * triton.cdiv(outputs, width)
     partials, counters = None, None
@@ -129,8 +129,7 @@ def launch_product(
         "BLOCK_N": width,
         "BLOCK_K": tile["block_k"],
         "SPLIT": split,
-        "AHEAD": AHEAD if inputs * item % PREFETCH_ALIGNMENT == 0 else 0,
-        "PIECES": min(max(32 * tile["warps"] // width, 1), AHEAD // PREFETCH_ALIGNMENT),
+        "AHEAD": ahead(weight),
         **more,
     }
     # Rows that do not start at 16 bytes are loaded in small pieces, each with its own address.

@@ -4,8 +4,8 @@ A pass is a chain of some 400 kernels, each of which needs the result of the one
 idle for a microsecond or so, and a norm of five rows keeps 5 of 132 multiprocessors busy for three: at 4 TB/s that is
 some 10 MB not read, time and again. From sm_90 on a kernel may be launched while its predecessor runs (programmatic
 dependent launch). Every kernel here first waits until all before it have ended and what they wrote is visible, then
-says that its successor may be launched. A product does one thing before that wait: it has the first AHEAD bytes of each
-of its rows of weights, which nothing ever writes, brought into the L2 cache.
+says that its successor may be launched. A product does one thing before that wait: it has a part of its weights, which
+nothing ever writes, brought into the L2 cache.
 
 Why it is safe. Before its wait a kernel writes nothing and reads nothing but weights. It lets a successor in only
 behind its wait, so no more than two are under way, and whoever has waited for one has waited for all. A kernel that
@@ -19,12 +19,21 @@ Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchroni
 
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-AHEAD = 512
-"""Bytes of every row of weights, per split of K: 8 to 17 MB for the products of an 8 B model. Set by hand, not
-measured."""
-PREFETCH_ALIGNMENT = 16
+AHEAD = 2048
+ROWS_AHEAD: tl.constexpr = tl.constexpr(16)
+PROGRAMS_AHEAD: tl.constexpr = tl.constexpr(512)
+"""Bytes at most of how many rows of a tile of weights, in how many programs: 4 to 17 MB a product, which an L2 cache of
+50 MB holds, and few requests, since a warp issues them one after the other. Set by hand, not measured."""
+ALIGNMENT = 16
+
+
+def ahead(weight: Tensor) -> int:
+    """AHEAD for weights whose rows all start at a multiple of 16 bytes, as requests must, else 0."""
+    aligned = weight.shape[1] * weight.element_size() % ALIGNMENT == 0 and weight.data_ptr() % ALIGNMENT == 0
+    return AHEAD if aligned else 0
 
 
 @triton.jit
@@ -36,24 +45,25 @@ def follow(OVERLAP: tl.constexpr):
 
 
 @triton.jit
-def follow_reading(w, row, column, N, K, first, end, OVERLAP: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr):
-    """`follow`; before, asks for the first AHEAD bytes from input `first` on, of each row `column` of the weights
-    w [N, K], in PIECES, one a thread. Rows and `first` start at a multiple of 16 bytes.
+def follow_reading(w, first_row, first_column, N, K, first, end, OVERLAP: tl.constexpr, AHEAD: tl.constexpr):
+    """`follow`; before, asks for weights w [N, K] that this program will read: of its first columns, from input `first`
+    on, AHEAD bytes each.
 
-    Once per tile of weights: not for further `row`s of a pass, and not where a split has no inputs (first ≥ end).
+    Once per tile of weights: not for further rows of a pass, and not where a split has no inputs (first ≥ end). The
+    first warp does it; a predicate keeps the others from asking again.
     """
     if OVERLAP:
         if AHEAD > 0:  # noqa: SIM102 – decided when compiled; what follows is not
-            if (tl.min(row) == 0) & (first < end):
+            if (first_row == 0) & (first < end) & (tl.program_id(0) < PROGRAMS_AHEAD):
                 item: tl.constexpr = w.dtype.element_ty.primitive_bitwidth // 8
-                skipped = tl.arange(0, PIECES)[None, :] * (AHEAD // PIECES)
-                line = (w + tl.minimum(column, N - 1).to(tl.int64) * K + first).to(tl.int64)
-                size = tl.minimum(AHEAD // PIECES, (end - first) * item - skipped)
+                column = tl.minimum(first_column + tl.arange(0, ROWS_AHEAD), N - 1)
+                line = (w + column.to(tl.int64) * K + first).to(tl.int64)
+                size = tl.minimum(AHEAD, (end - first) * item) + tl.zeros_like(column)
                 tl.inline_asm_elementwise(
-                    "{.reg .pred some; setp.gt.s32 some, $2, 0;"
-                    " @some cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;}",
+                    "{.reg .u32 thread; .reg .pred asks; mov.u32 thread, %tid.x; setp.lt.u32 asks, thread, 32;"
+                    " @asks cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;}",
                     "=r,l,r",
-                    [line[:, None] + skipped, size + tl.zeros_like(line).to(tl.int32)[:, None]],
+                    [line, size],
                     dtype=tl.int32,
                     is_pure=False,
                     pack=1,

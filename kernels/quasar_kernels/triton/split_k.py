@@ -17,13 +17,11 @@ import triton.language as tl
 
 @triton.jit
 def place(M, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr):
-    """What this program computes: (slot: its tile of outputs, split, rows i32 [ROWS], columns i32 [BLOCK_N])."""
+    """What this program computes: (slot: its tile of outputs, split, first row, first column)."""
     split = tl.program_id(0) % SPLIT
     slot = tl.program_id(0) // SPLIT
     chunks = tl.cdiv(M, ROWS)
-    row = slot % chunks * ROWS + tl.arange(0, ROWS)
-    column = slot // chunks * BLOCK_N + tl.arange(0, BLOCK_N)
-    return slot, split, row, column
+    return slot, split, slot % chunks * ROWS, slot // chunks * BLOCK_N
 
 
 @triton.jit
