@@ -49,12 +49,12 @@ def _linear_bf16(
             total = tl.dot(left.to(tl.float32), right.to(tl.float32), total, input_precision="ieee")
         else:
             total = tl.dot(left.to(tl.bfloat16), right, total)
-    b, r = addends(bias, residual, row, column, M, N)
+    bias_here, residual_here = addends(bias, residual, row, column, M, N)
     last = True
     if SPLIT > 1:
         last, total = combine(total, partials, counters, slot, split, SPLIT, ROWS, BLOCK_N)
     if last:
-        finish(total, b, r, out, row, column, M, N)
+        finish(total, bias_here, residual_here, out, row, column, M, N)
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -65,8 +65,8 @@ def _finish(y, bias, residual, out, M, N, ROWS: tl.constexpr, BLOCK_N: tl.conste
     column = tl.program_id(0) % tiles * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (row[:, None] < M) & (column[None, :] < N)
     product = tl.load(y + row.to(tl.int64)[:, None] * N + column[None, :], mask=inside, other=0.0)
-    b, r = addends(bias, residual, row, column, M, N)
-    finish(product, b, r, out, row, column, M, N)
+    bias_here, residual_here = addends(bias, residual, row, column, M, N)
+    finish(product, bias_here, residual_here, out, row, column, M, N)
 
 
 def pack_bf16(w: Tensor) -> Tensor:

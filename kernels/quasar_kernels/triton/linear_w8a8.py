@@ -50,12 +50,14 @@ def _linear_w8a8(
         total = tl.dot(x, w, total, out_dtype=tl.int32)
     rows = tl.load(scale + row, mask=row < M, other=0.0)
     columns = tl.load(wscale + column, mask=column < N, other=0.0)
-    b, r = addends(bias, residual, row, column, M, N)
+    bias_here, residual_here = addends(bias, residual, row, column, M, N)
     last = True
     if SPLIT > 1:
         last, total = combine(total, partials, counters, slot, split, SPLIT, ROWS, BLOCK_N)
     if last:
-        finish(total.to(tl.float32) * (rows[:, None] * columns[None, :]), b, r, out, row, column, M, N)
+        finish(
+            total.to(tl.float32) * (rows[:, None] * columns[None, :]), bias_here, residual_here, out, row, column, M, N
+        )
 
 
 def pack_w8a8(wq: Tensor) -> Tensor:

@@ -54,18 +54,18 @@ def combine(part, partials, counters, slot, split, SPLIT: tl.constexpr, ROWS: tl
 def addends(bias, residual, row, column, M, N):
     """What `finish` adds to a tile, (bias, residual), 0 for what there is not: read before the parts are combined, so
     that one wait for memory serves both."""
-    b, r = 0.0, 0.0
+    bias_here, residual_here = 0.0, 0.0
     if bias is not None:
-        b = tl.load(bias + column, mask=column < N, other=0.0)[None, :]
+        bias_here = tl.load(bias + column, mask=column < N, other=0.0)[None, :]
     if residual is not None:
         inside = (row[:, None] < M) & (column[None, :] < N)
-        r = tl.load(residual + row.to(tl.int64)[:, None] * N + column[None, :], mask=inside, other=0.0)
-    return b, r
+        residual_here = tl.load(residual + row.to(tl.int64)[:, None] * N + column[None, :], mask=inside, other=0.0)
+    return bias_here, residual_here
 
 
 @triton.jit
-def finish(y, b, r, out, row, column, M, N):
-    """y f32 + b + r, in this order, to `out`, which may be the residual: each number has one program that writes it,
-    behind all that read it."""
+def finish(y, bias_here, residual_here, out, row, column, M, N):
+    """y f32 + both `addends`, in this order, to `out`, which may be the residual: the one program that writes a number
+    is the only one that uses what was there."""
     inside = (row[:, None] < M) & (column[None, :] < N)
-    tl.store(out + row.to(tl.int64)[:, None] * N + column[None, :], y + b + r, mask=inside)
+    tl.store(out + row.to(tl.int64)[:, None] * N + column[None, :], y + bias_here + residual_here, mask=inside)
