@@ -8,7 +8,8 @@ A pass of more rows (prefill) takes taller tiles: exact sums have the same bits 
 a weight tile, so weights are read from memory once.
 
 What is lost: K up to 133 000 (INT32); the weights stay row-major as they come, so that one copy serves both tiles; and
-where K is no multiple of 16 they are loaded in small pieces and not ahead of time (no published model has such a K).
+where K is no multiple of 16 they are loaded in small pieces and not ahead of time (no model of the catalogue has such a
+K).
 """
 
 from typing import Any

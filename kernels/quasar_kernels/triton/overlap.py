@@ -1,18 +1,19 @@
 """Kernels that begin before their predecessor has ended, so that memory is read while small kernels run.
 
 A pass is a chain of some 400 kernels, each of which needs the result of the one before. Between two of them a GPU is
-idle for a microsecond or so, and a norm of five rows keeps 5 of 132 multiprocessors busy for three: at 4 TB/s that is
-some 10 MB not read, time and again. From sm_90 on a kernel may be launched while its predecessor runs (programmatic
-dependent launch). Every kernel here first waits until all before it have ended and what they wrote is visible, then
-says that its successor may be launched. A product does one thing before that wait: it has a part of its weights, which
-nothing ever writes, brought into the L2 cache.
+idle, and a norm of five rows keeps 5 of 132 multiprocessors busy: at 4 TB/s every microsecond of that is 4 MB not read.
+From sm_90 on a kernel may be launched while its predecessor runs (programmatic dependent launch). Every kernel here
+first waits until all before it have ended and what they wrote is visible, then says that its successor may be launched.
+A product does one thing before that wait: it has a part of its weights, which nothing ever writes, brought into the L2
+cache.
 
 Why it is safe. Before its wait a kernel writes nothing and reads nothing but weights. It lets a successor in only
 behind its wait, so no more than two are under way, and whoever has waited for one has waited for all. A kernel that
 does not take part (torch's) begins when all before it have ended, as always. Launches may be captured in CUDA graphs.
 
 What is lost: the time in which a large kernel drains, which a signal before the wait would use too, at the price of
-many kernels' requests in the cache at once. sm_80 has none of this; there, and in the interpreter, OVERLAP is False.
+many kernels' requests in the cache at once. Where `launch` does not ask for it (sm_80 has none of this), and in the
+interpreter, OVERLAP is False.
 Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization"; PTX ISA, `griddepcontrol`,
 `cp.async.bulk.prefetch.L2`.
 """
@@ -49,24 +50,22 @@ def follow_reading(w, first_row, first_column, N, K, first, end, OVERLAP: tl.con
     """`follow`; before, asks for weights w [N, K] that this program will read: of its first columns, from input `first`
     on, AHEAD bytes each.
 
-    Once per tile of weights: not for further rows of a pass, and not where a split has no inputs (first ≥ end). The
-    first warp does it; a predicate keeps the others from asking again.
+    Only in the first PROGRAMS_AHEAD programs, once per tile of weights (not for further rows of a pass), and not where
+    a split has no inputs (first ≥ end). The first warp does it; a predicate keeps the others from asking again.
     """
-    if OVERLAP:
-        if AHEAD > 0:  # noqa: SIM102 – decided when compiled; what follows is not
-            if (first_row == 0) & (first < end) & (tl.program_id(0) < PROGRAMS_AHEAD):
-                item: tl.constexpr = w.dtype.element_ty.primitive_bitwidth // 8
-                column = tl.minimum(first_column + tl.arange(0, ROWS_AHEAD), N - 1)
-                line = (w + column.to(tl.int64) * K + first).to(tl.int64)
-                size = tl.minimum(AHEAD, (end - first) * item) + tl.zeros_like(column)
-                tl.inline_asm_elementwise(
-                    "{.reg .u32 thread; .reg .pred asks; mov.u32 thread, %tid.x; setp.lt.u32 asks, thread, 32;"
-                    " @asks cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;}",
-                    "=r,l,r",
-                    [line, size],
-                    dtype=tl.int32,
-                    is_pure=False,
-                    pack=1,
-                )
-        gdc_wait()
-        gdc_launch_dependents()
+    if OVERLAP and AHEAD > 0:  # noqa: SIM102 – decided when compiled; what follows is not
+        if (first_row == 0) & (first < end) & (tl.program_id(0) < PROGRAMS_AHEAD):
+            item: tl.constexpr = w.dtype.element_ty.primitive_bitwidth // 8
+            column = tl.minimum(first_column + tl.arange(0, ROWS_AHEAD), N - 1)
+            line = (w + column.to(tl.int64) * K + first).to(tl.int64)
+            size = tl.minimum(AHEAD, (end - first) * item) + tl.zeros_like(column)
+            tl.inline_asm_elementwise(
+                "{.reg .u32 thread; .reg .pred asks; mov.u32 thread, %tid.x; setp.lt.u32 asks, thread, 32;"
+                " @asks cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;}",
+                "=r,l,r",
+                [line, size],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+    follow(OVERLAP)

@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quasar_kernels.reference import hadamard_size
-from quasar_kernels.triton.launch import check, floats, launch, result, row_tile
+from quasar_kernels.triton.launch import MOST_CHANNELS, check, floats, launch, result, row_tile
 from quasar_kernels.triton.overlap import follow
 
 MOST_ROTATION = 256
@@ -95,7 +95,7 @@ def rotation_tile(rotation: Tensor, channels: int) -> tuple[dict[str, int], int]
     return {"K": channels, "SIDE": side, "SIDE_TILE": triton.next_power_of_2(side), "TILE": tile}, warps
 
 
-LINE_TILE = 16384
+LINE_TILE = MOST_CHANNELS
 """How much of a long row is in registers at a time."""
 
 
