@@ -83,6 +83,7 @@ def planted_q(change):
     return wait
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["rounds with sampled drafts", "one audit at the limit"])
 @pytest.mark.parametrize(
     "change",

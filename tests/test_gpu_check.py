@@ -44,6 +44,7 @@ def leaves(value, path=""):
         yield path, value
 
 
+@pytest.mark.slow
 def test_a_rehearsal_runs_every_section_and_reports_no_speed(check, tmp_path, capsys):
     status, found, table = rehearse(check, tmp_path, capsys, "--seed", "5")
     assert status == 0
