@@ -14,50 +14,52 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quasar_lab.audit import Audited as Audited
-    from quasar_lab.audit import audited as audited
-    from quasar_lab.decoder import Decoder as Decoder
-    from quasar_lab.decoder import load as load
-    from quasar_lab.errors import QuasarError as QuasarError
-    from quasar_lab.quantization import quantize as quantize
-    from quasar_lab.speculative import Generation as Generation
-    from quasar_lab.speculative import generate as generate
-    from quasar_lab.speculative import stream as stream
-    from quasar_lab.trace import Audit as Audit
-    from quasar_lab.trace import Round as Round
-    from quasar_lab.trace import Trace as Trace
+    from quasar_lab.models.decoder import Decoder as Decoder
+    from quasar_lab.models.decoder import load as load
+    from quasar_lab.quantization.saved_model import quantize as quantize
+    from quasar_lab.speculative.audit import Audited as Audited
+    from quasar_lab.speculative.audit import audited as audited
+    from quasar_lab.speculative.generation import Generation as Generation
+    from quasar_lab.speculative.generation import generate as generate
+    from quasar_lab.speculative.generation import stream as stream
+    from quasar_lab.speculative.trace import Audit as Audit
+    from quasar_lab.speculative.trace import Round as Round
+    from quasar_lab.speculative.trace import Trace as Trace
+    from quasar_lab.support.errors import QuasarError as QuasarError
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Audit": "trace",
-    "Audited": "audit",
-    "Decoder": "decoder",
-    "Generation": "speculative",
-    "QuasarError": "errors",
-    "Round": "trace",
-    "Trace": "trace",
-    "audited": "audit",
-    "generate": "speculative",
-    "load": "decoder",
-    "quantize": "quantization",
-    "stream": "speculative",
+    "Audit": "speculative.trace",
+    "Audited": "speculative.audit",
+    "Decoder": "models.decoder",
+    "Generation": "speculative.generation",
+    "QuasarError": "support.errors",
+    "Round": "speculative.trace",
+    "Trace": "speculative.trace",
+    "audited": "speculative.audit",
+    "generate": "speculative.generation",
+    "load": "models.decoder",
+    "quantize": "quantization.saved_model",
+    "stream": "speculative.generation",
 }
-_MODULES = (
-    "audit_cost",
-    "benchmark",
-    "decode_benchmark",
-    "fidelity",
-    "figures",
-    "frontier",
-    "pass_parts",
-    "prompts",
-    "quantization",
-    "rehearsal",
-    "reports",
-    "speculative",
-    "widgets",
-)
+_MODULES = {
+    "audit_cost": "evaluation.audit_cost",
+    "benchmark": "evaluation.pass_time",
+    "decode_benchmark": "evaluation.decode_speed",
+    "fidelity": "evaluation.fidelity",
+    "figures": "figures",
+    "frontier": "evaluation.recipe_frontier",
+    "pass_parts": "evaluation.pass_profile",
+    "prompts": "evaluation.questions",
+    "quantization": "quantization",
+    "rehearsal": "evaluation.draft_simulation",
+    "replay": "evaluation.rescore",
+    "reports": "reports",
+    "speculative": "speculative",
+    "widgets": "widgets",
+}
+"""Public name → where it lives in the package."""
 
 __all__ = [*_HOMES, *_MODULES]
 
@@ -66,7 +68,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"quasar_lab.{_HOMES[name]}"), name)
     if name in _MODULES:
-        return importlib.import_module(f"quasar_lab.{name}")
+        return importlib.import_module(f"quasar_lab.{_MODULES[name]}")
     raise AttributeError(f"module 'quasar_lab' has no attribute {name!r}")
 
 

@@ -6,9 +6,9 @@ import torch
 from scipy.stats import chisquare
 
 import quasar_lab as ql
-from quasar_lab.decoder import Output
-from quasar_lab.drafting import Draft
-from quasar_lab.sampling import Sampling, target
+from quasar_lab.models.decoder import Output
+from quasar_lab.speculative.drafters import Draft
+from quasar_lab.speculative.sampling import Sampling, target
 
 VOCAB = 12
 

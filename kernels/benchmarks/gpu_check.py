@@ -40,10 +40,10 @@ import gpu_check_text as text_checks  # noqa: E402
 from quasar_kernels import BackendUnavailable, select  # noqa: E402
 from quasar_kernels.stand_in import StandIn  # noqa: E402
 
-from quasar_lab import benchmark  # noqa: E402
-from quasar_lab.decoder import Decoder  # noqa: E402
-from quasar_lab.errors import QuasarError  # noqa: E402
-from quasar_lab.graphs import CudaRuntime  # noqa: E402
+from quasar_lab.evaluation import pass_time  # noqa: E402
+from quasar_lab.models.cuda_graphs import CudaRuntime  # noqa: E402
+from quasar_lab.models.decoder import Decoder  # noqa: E402
+from quasar_lab.support.errors import QuasarError  # noqa: E402
 
 SECTIONS = ("ops", "text", "step", "products", "other")
 STEP_WIDTHS = (1, 2, 4, 6, 8, 16, 32, 48)
@@ -148,7 +148,7 @@ def run(
     samples, tokens = (1, 12) if small else (30, 96)
     gammas = (4, 16) if small else (1, 4, 7, 15, 16)
     context = speed.step_context(config)
-    found: dict[str, Any] = {"gpu": benchmark.gpu_name(), "seed": seed, "faults": {}, **benchmark.stamp()}
+    found: dict[str, Any] = {"gpu": pass_time.gpu_name(), "seed": seed, "faults": {}, **pass_time.stamp()}
     built: list[tuple[Decoder, Decoder]] = []
 
     def pair() -> tuple[Decoder, Decoder]:
@@ -157,7 +157,7 @@ def run(
         return built[0]
 
     def stream() -> float:
-        return benchmark.stream_bandwidth(bench.ops, repeats=3)
+        return pass_time.stream_bandwidth(bench.ops, repeats=3)
 
     @contextmanager
     def noting(name: str) -> Iterator[None]:
@@ -172,7 +172,7 @@ def run(
 
     def step(parts: dict[str, Any]) -> None:
         with noting("step"):
-            parts |= benchmark.step(pair(), STEP_WIDTHS, context, samples)
+            parts |= pass_time.step(pair(), STEP_WIDTHS, context, samples)
         with noting("step without graphs"):
             fill(parts.setdefault("eager", []), speed.eager(pair(), (1, NARROW), context, 1 if small else 5))
         with noting("step without overlap"):

@@ -15,8 +15,8 @@ from gpu_check_speed import without_overlap
 from torch import Tensor
 
 import quasar_lab as ql
-from quasar_lab.decoder import Decoder
-from quasar_lab.drafting import Draft
+from quasar_lab.models.decoder import Decoder
+from quasar_lab.speculative.drafters import Draft
 
 PROMPT, ROOM = 40, 64
 WIDTHS = ([1] * 40, [5] * 8, [16, 16, 8], [17, 1, 22])

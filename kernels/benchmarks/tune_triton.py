@@ -42,7 +42,7 @@ from quasar_kernels.triton import tiles  # noqa: E402
 from quasar_kernels.triton.compiled import SHAPES, Shape  # noqa: E402
 from triton.errors import TritonError  # noqa: E402
 
-from quasar_lab.graphs import CudaRuntime  # noqa: E402
+from quasar_lab.models.cuda_graphs import CudaRuntime  # noqa: E402
 
 WIDTH, WIDE_WIDTH = 5, 64
 CONTEXTS, CAPACITY = (1024, 8192), 16384

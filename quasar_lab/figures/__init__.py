@@ -30,8 +30,8 @@ prints them. So what a slider shows, what a report shows and what a test checks 
 Every figure is stamped with the model, recipe, device and backend it came from.
 """
 
+from quasar_lab.evaluation.activations import Activations, capture
 from quasar_lab.figures.acceptance import acceptance
-from quasar_lab.figures.activations import Activations, capture
 from quasar_lab.figures.audit_cost import audit_cost
 from quasar_lab.figures.decode import predicted_speedup, speedup, speedup_factors
 from quasar_lab.figures.drafters import tau_by_settings, tau_by_text

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from quasar_lab.figures.style import BLUE, GREEN, GREY, escape, framed
-from quasar_lab.trace import Trace
-from quasar_lab.trace import acceptance as measure
+from quasar_lab.speculative.trace import Trace
+from quasar_lab.speculative.trace import acceptance as measure
 
 
 def acceptance(trace: Trace) -> go.Figure:

@@ -10,8 +10,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from quasar_lab.errors import InputError
 from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, SKY, escape, framed, interval
+from quasar_lab.support.errors import InputError
 
 ARMS = (GREY, INK, SKY, BLUE)
 """Colours of the arms: plain ones light, speculative ones full."""

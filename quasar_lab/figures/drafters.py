@@ -1,6 +1,6 @@
 """Which text can be drafted, and how far: acceptance by kind of text, by γ and by lookup length.
 
-Drawn from rehearsals (`quasar_lab.rehearsal`), so a slider can move through every setting at once. τ caps at γ + 1, and
+Drawn from rehearsals (`draft_simulation`), so a slider can move through every setting at once. τ caps at γ + 1, and
 what a draft holds beyond its first wrong token is thrown away: the share of drafts kept shows that price.
 """
 
@@ -10,8 +10,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from quasar_lab.evaluation.draft_simulation import Answer, table
 from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, PURPLE, SKY, VERMILION, escape, framed
-from quasar_lab.rehearsal import Answer, table
 
 CATEGORY_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 ALL = "all"

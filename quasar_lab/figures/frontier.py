@@ -11,8 +11,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from quasar_lab.embedded import ID
 from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, SOFT, escape, framed
+from quasar_lab.models.embedded import ID
 
 FOUR_BIT = "the checkpoint was already 4-bit"
 """Said by every figure of low bits on the embedded model: its weights were rounded before we saw them."""

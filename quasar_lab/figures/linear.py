@@ -21,14 +21,14 @@ import torch
 from quasar_kernels.reference import quantize_rows
 from torch import Tensor
 
-from quasar_lab.checkpoints import projection_of
-from quasar_lab.decoder import Decoder
-from quasar_lab.errors import InputError
-from quasar_lab.figures.activations import Activations, capture
-from quasar_lab.recipes import DEFAULT_ALPHA
-from quasar_lab.rounding import quantize_weight
-from quasar_lab.smoothing import Mapping, column_max, o_proj_factors, smoothquant_factors
-from quasar_lab.speculative import Prompt
+from quasar_lab.evaluation.activations import Activations, capture
+from quasar_lab.models.checkpoint import projection_of
+from quasar_lab.models.decoder import Decoder
+from quasar_lab.quantization.gptq import quantize_weight
+from quasar_lab.quantization.recipes import DEFAULT_ALPHA
+from quasar_lab.quantization.smoothing import Mapping, column_max, o_proj_factors, smoothquant_factors
+from quasar_lab.speculative.generation import Prompt
+from quasar_lab.support.errors import InputError
 
 GRIDS = ("per token", "per tensor")
 """How many scales the activations have: one for each row, or a single one."""

@@ -10,11 +10,11 @@ The page is plain HTML, no script. Token text is untrusted and escaped; whitespa
 from collections.abc import Sequence
 from html import escape
 
-from quasar_lab.errors import InputError
-from quasar_lab.fidelity import difference, emitted
+from quasar_lab.evaluation.fidelity import difference, emitted
 from quasar_lab.figures.strip import StripHTML, asset
 from quasar_lab.figures.style import stamp, visible
-from quasar_lab.trace import Trace
+from quasar_lab.speculative.trace import Trace
+from quasar_lab.support.errors import InputError
 
 BLOCK = 6
 """Tokens to a block; blocks stand side by side where there is room."""

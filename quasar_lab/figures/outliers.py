@@ -15,14 +15,14 @@ import torch
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from quasar_lab.checkpoints import PARTS
-from quasar_lab.decoder import Decoder
-from quasar_lab.errors import InputError
-from quasar_lab.figures.activations import Activations, capture
+from quasar_lab.evaluation.activations import Activations, capture
 from quasar_lab.figures.linear import channel_shares, formulas, linear, product_errors, short
 from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish, visible
-from quasar_lab.smoothing import column_max
-from quasar_lab.speculative import Prompt
+from quasar_lab.models.checkpoint import PARTS
+from quasar_lab.models.decoder import Decoder
+from quasar_lab.quantization.smoothing import column_max
+from quasar_lab.speculative.generation import Prompt
+from quasar_lab.support.errors import InputError
 
 ORDERS = ("channel", "sorted")
 ALPHAS = tuple(twentieth / 20 for twentieth in range(21))

@@ -15,8 +15,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from quasar_lab.errors import InputError
 from quasar_lab.figures.style import VERIFIERS, escape, framed, full_ticks, rows_of, samples_of
+from quasar_lab.support.errors import InputError
 
 
 def roofline(result: dict[str, Any]) -> go.Figure:

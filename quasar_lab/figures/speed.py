@@ -10,7 +10,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from quasar_lab.errors import InputError
 from quasar_lab.figures.style import (
     BLUE,
     GREEN,
@@ -27,7 +26,8 @@ from quasar_lab.figures.style import (
     rows_of,
     samples_of,
 )
-from quasar_lab.trace import Round, Trace
+from quasar_lab.speculative.trace import Round, Trace
+from quasar_lab.support.errors import InputError
 
 LIGHT = "#c7ccd1"
 PASS_PARTS = (

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from quasar_lab.audit import interpolate
-from quasar_lab.errors import InputError
 from quasar_lab.figures.style import INK, ORANGE, VERMILION, escape, framed, rows_of, samples_of
-from quasar_lab.trace import Trace
+from quasar_lab.speculative.audit import interpolate
+from quasar_lab.speculative.trace import Trace
+from quasar_lab.support.errors import InputError
 
 ALPHAS = np.linspace(0.0, 1.0, 101)
 

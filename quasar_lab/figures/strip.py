@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from quasar_lab.trace import Trace
+from quasar_lab.speculative.trace import Trace
 
 DARK = (
     "@media (prefers-color-scheme: dark) { :root { color-scheme: dark; background: #111; --jp-layout-color0: #111; "

@@ -25,13 +25,13 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from quasar_lab.decoder import Decoder
-from quasar_lab.errors import InputError
-from quasar_lab.figures.activations import Activations
+from quasar_lab.evaluation.activations import Activations
 from quasar_lab.figures.linear import GRIDS, Linear, formulas, linear, product_errors, short, steps
 from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, finish
-from quasar_lab.smoothing import Mapping
-from quasar_lab.speculative import Prompt
+from quasar_lab.models.decoder import Decoder
+from quasar_lab.quantization.smoothing import Mapping
+from quasar_lab.speculative.generation import Prompt
+from quasar_lab.support.errors import InputError
 
 ROWS, COLUMNS = 40, 64
 """Largest number of cells: tokens or output channels × input channels."""

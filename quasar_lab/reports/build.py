@@ -15,12 +15,12 @@ import nbformat
 from nbformat import NotebookNode
 from quasar_kernels import select
 
-from quasar_lab import storage
-from quasar_lab.benchmark import cpu_name
-from quasar_lab.errors import InputError, StorageError
-from quasar_lab.progress import announce
+from quasar_lab.evaluation.pass_time import cpu_name
 from quasar_lab.reports import page, parameters, resume
-from quasar_lab.speculative import versions
+from quasar_lab.speculative.generation import versions
+from quasar_lab.support import storage
+from quasar_lab.support.errors import InputError, StorageError
+from quasar_lab.support.progress import announce
 
 KERNEL = "python3"
 SCRIPT = "plotly.min.js"

@@ -10,7 +10,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from quasar_lab.errors import InputError
+from quasar_lab.support.errors import InputError
 
 WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 

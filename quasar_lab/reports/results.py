@@ -6,7 +6,7 @@ A result is displayed like any other value of a cell; it carries a JSON form of 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quasar_lab.errors import InputError
+from quasar_lab.support.errors import InputError
 
 MIME = "application/vnd.quasar-lab.result+json"
 

@@ -18,9 +18,9 @@ import quasar_kernels
 from nbformat import NotebookNode
 
 import quasar_lab
-from quasar_lab import storage
-from quasar_lab.benchmark import cpu_name
-from quasar_lab.speculative import versions
+from quasar_lab.evaluation.pass_time import cpu_name
+from quasar_lab.speculative.generation import versions
+from quasar_lab.support import storage
 
 KEPT = {"results", "seconds", "ran"}
 """What is taken over from an entry of `results.json`."""

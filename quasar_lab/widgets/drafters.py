@@ -6,9 +6,9 @@ from typing import Any
 import ipywidgets as w
 import plotly.graph_objects as go
 
+from quasar_lab.evaluation.draft_simulation import Answer
 from quasar_lab.figures.drafters import tau_by_text
-from quasar_lab.rehearsal import Answer
-from quasar_lab.speculative import MAX_GAMMA
+from quasar_lab.speculative.generation import MAX_GAMMA
 from quasar_lab.widgets.live import STYLE, WIDE
 from quasar_lab.widgets.mode import enabled, put
 

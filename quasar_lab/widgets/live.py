@@ -5,12 +5,12 @@ from typing import Any
 
 import ipywidgets as w
 
-from quasar_lab.errors import QuasarError
+from quasar_lab.evaluation.rescore import rescore
 from quasar_lab.figures import StripHTML, acceptance, token_strip
-from quasar_lab.replay import rescore
-from quasar_lab.speculative import MAX_GAMMA, generate, stream
-from quasar_lab.trace import Trace
-from quasar_lab.verifier import Verifier
+from quasar_lab.speculative.generation import MAX_GAMMA, generate, stream
+from quasar_lab.speculative.trace import Trace
+from quasar_lab.speculative.verifier import Verifier
+from quasar_lab.support.errors import QuasarError
 from quasar_lab.widgets.mode import enabled, put
 from quasar_lab.widgets.token_strip import TokenStrip
 

@@ -19,10 +19,12 @@ from typing import Any
 import ipywidgets as w
 from IPython.display import display
 
-from quasar_lab import catalogue, load, progress
-from quasar_lab.decoder import Decoder
-from quasar_lab.errors import QuasarError
-from quasar_lab.quantization import quantize
+from quasar_lab import load
+from quasar_lab.evaluation import catalogue
+from quasar_lab.models.decoder import Decoder
+from quasar_lab.quantization.saved_model import quantize
+from quasar_lab.support import progress
+from quasar_lab.support.errors import QuasarError
 from quasar_lab.widgets.live import STYLE, WIDE, note
 from quasar_lab.widgets.mode import enabled
 

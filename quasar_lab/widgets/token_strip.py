@@ -14,10 +14,10 @@ from typing import Any
 import anywidget
 import traitlets
 
-from quasar_lab.errors import InputError, QuasarError
 from quasar_lab.figures.strip import asset, script, whole_characters
-from quasar_lab.speculative import Generation
-from quasar_lab.trace import Trace
+from quasar_lab.speculative.generation import Generation
+from quasar_lab.speculative.trace import Trace
+from quasar_lab.support.errors import InputError, QuasarError
 
 
 def _end(thread: threading.Thread, generation: Generation) -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from quasar_lab import lab, reports
+from quasar_lab import reports
+from quasar_lab.cli import jupyter as launcher
 
 HERE = ("127.0.0.1", "localhost")
 
@@ -73,7 +74,7 @@ def jupyter(tmp_path_factory):
     token, port = secrets.token_hex(16), _free_port()
     settings = {
         **os.environ,
-        **lab.environment(folder / "jupyter"),
+        **launcher.environment(folder / "jupyter"),
         "JUPYTER_CONFIG_DIR": str(folder / "config"),
         "JUPYTER_DATA_DIR": str(folder / "data"),
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
@@ -81,7 +82,7 @@ def jupyter(tmp_path_factory):
     settings.pop("QUASAR_HEADLESS", None)
     settings.pop("PLOTLY_RENDERER", None)
     arguments = [
-        *lab.command(notebooks, port),
+        *launcher.command(notebooks, port),
         "--no-browser",
         f"--IdentityProvider.token={token}",
         "--LabApp.expose_app_in_browser=True",

@@ -408,7 +408,7 @@ def test_what_does_not_fit_is_an_error_that_names_what_does():
 
 
 class Eager:
-    """These ops, and a runtime for `quasar_lab.graphs` that runs a pass again instead of replaying its graph."""
+    """These ops, and a runtime for `models.cuda_graphs` that runs a pass again instead of replaying its graph."""
 
     name = "triton"
 

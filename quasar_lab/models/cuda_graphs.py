@@ -1,0 +1,274 @@
+"""A pass on a GPU as one launch: static buffers, and one CUDA graph per width.
+
+A verify pass of an 8 B model is some 350 kernels. Launched one by one from Python, each costs the host 10 to 40 µs,
+together more than the 4 ms in which an H200 reads the BF16 weights: the GPU waits for the host, and halving the bytes
+would change nothing that a clock can see. A CUDA graph is such a sequence of launches, recorded once; replaying it is
+one call. What remains is what the kernels take, so the bandwidth shows.
+
+A graph fixes everything: the kernels, their grids, every address, every number passed by value. So whatever changes
+from pass to pass lies on the device: ids, positions, lengths and the first free cache row, in one buffer of 4 × 64
+numbers that one copy fills; kernels read them there. Widths 1…64 have a graph each (`ROWS`), captured when first used.
+Results go to buffers of the engine's own and are copied out, so that a caller may keep them. In between, a capture
+allocates from a private pool, which all graphs of an engine share: they run one after the other, each writes what it
+reads, and nothing in the pool outlives a replay.
+
+A graph also fixes the cache it writes. So the engine owns *arenas*, keys and values of rounded-up capacity; a new cache
+leases one that no living cache holds, and only a new arena is captured anew. Runs that follow each other share one
+arena and its graphs; two caches in use at once have two.
+
+What comes once is not worth a graph: a prompt of more than `SHORT` rows runs eagerly, in chunks of `CHUNK` rows that
+bound the memory of the activations; so do trees, taps and layer subsets.
+
+What is lost: the seconds of the first pass of a width (kernels compile, then capture), a pool of memory per decoder,
+and dynamic control flow: nothing in a pass may look at a number that lies on the device. Source: CUDA C++ Programming
+Guide, "CUDA Graphs"; torch.cuda.CUDAGraph.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from quasar_lab.models.checkpoint import ModelConfig
+from quasar_lab.models.kv_cache import KVCache
+
+ROWS = 64
+"""The widest graph. A verify pass has up to 17 rows, an audit some fifty."""
+SHORT = 16
+CHUNK = 256
+TOP = 5
+"""Likeliest tokens that a pass finds in every row."""
+SMALLEST_ARENA, ARENA_STEP = 1024, 4096
+
+
+class Runtime(Protocol):
+    """What an engine needs of a device."""
+
+    def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
+        """i32 on the device, in `out` or new, in the order of its stream; the host does not wait."""
+
+    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Runs `work` once (its writes must be repeatable), then records its launches; returns what replays them."""
+
+    def mark(self) -> Any:
+        """A point in the device's stream, or None where work is done when a call returns."""
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """Between two marks that the device has passed."""
+
+
+class CudaRuntime:
+    """The current CUDA device. Graphs are captured on a stream of their own and replayed on the caller's."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._pool = torch.cuda.graph_pool_handle()
+        self._first: Callable[[], None] | None = None
+
+    def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
+        # From pinned memory the copy is asynchronous, and torch keeps the block until the copy has happened.
+        pinned = torch.tensor(numbers, dtype=torch.int32, pin_memory=True)
+        return pinned.to("cuda", non_blocking=True) if out is None else out.copy_(pinned, non_blocking=True)
+
+    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
+        if self._first is None:  # a pool of memory whose graphs are all gone may refuse another one, so this one stays
+            self._first = self._captured(partial(torch.zeros, 1, device="cuda"))
+        return self._captured(work)
+
+    def _captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        # Triton compiles and loads a kernel when it first runs, and products grow their scratch, both impossible during
+        # capture: so everything runs once before, on the stream that will capture.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            work()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: another thread of a notebook may allocate meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
+        return 1e-3 * first.elapsed_time(last)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What differs from pass to pass, i32 on the device: ids, positions and lengths [M], start [1] (the first row of
+    the cache to write), parents [M] or None. reach: the largest length, None in a graph, where it is any."""
+
+    ids: Tensor
+    positions: Tensor
+    lengths: Tensor
+    start: Tensor
+    parents: Tensor | None = None
+    reach: int | None = None
+
+
+@dataclass(frozen=True)
+class Results:
+    """Where a pass writes: logits f32 [M, V], or [1, V] for the last row alone; hidden f32 [M, H] or None; top f64
+    [·, 2 TOP + 1] = ids, values and log Σ exp of the logits' rows, all exact, in one tensor that one transfer reads."""
+
+    logits: Tensor
+    hidden: Tensor | None
+    top: Tensor
+
+
+Launch = Callable[[Numbers, KVCache, Results], None]
+"""Launches every op of a pass; it may read no number from the device."""
+
+
+Seconds = Callable[[], float]
+"""What a pass took on the device; to be asked when one of its results has been read."""
+
+
+class Arena:
+    """Keys and values A [layers, kv_heads, rows, head_dim] that caches lease one after the other. What a former lease
+    left there is never read: lengths say what is."""
+
+    def __init__(self, config: ModelConfig, rows: int, dtype: torch.dtype, device: str):
+        shape = config.layers, config.kv_heads, rows, config.head_dim
+        self.k, self.v = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
+        self._holder: Callable[[], KVCache | None] = lambda: None
+
+    @property
+    def rows(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def free(self) -> bool:
+        """Whether no living cache holds it."""
+        return self._holder() is None
+
+    def lease(self, capacity: int) -> KVCache:
+        """An empty cache of `capacity` rows, which holds the arena while it lives."""
+        cache = KVCache(self.k, self.v, capacity, arena=self)
+        self._holder = weakref.ref(cache)
+        return cache
+
+
+class Engine:
+    """The passes of one decoder on a device, in the order of its stream; one thread at a time.
+
+    runtime: the device. dtype: of the cache. chunk: rows of an eager pass.
+    """
+
+    def __init__(self, config: ModelConfig, runtime: Runtime, dtype: torch.dtype, device: str, chunk: int = CHUNK):
+        self._config, self._runtime, self._dtype, self._device, self._chunk = config, runtime, dtype, device, chunk
+        self._numbers = torch.zeros(4 * ROWS, dtype=torch.int32, device=device)
+        self._results = self._room(ROWS, ROWS, hidden=True)
+        self._arenas: list[Arena] = []
+        # By arena, weakly: a graph holds addresses, and must not be replayed when they are another's.
+        self._graphs: weakref.WeakKeyDictionary[Arena, dict[tuple[int, bool], Callable[[], None]]]
+        self._graphs = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache of `capacity` rows: the smallest free arena that fits, or a new one. Free arenas that are too
+        small then go, with their graphs: memory is bounded by the caches that live at once."""
+        with self._lock:
+            free = [arena for arena in self._arenas if arena.free]
+            fitting = [arena for arena in free if arena.rows >= capacity]
+            if not fitting:
+                self._arenas = [arena for arena in self._arenas if arena not in free]
+                fitting = [Arena(self._config, self._rounded(capacity), self._dtype, self._device)]
+                self._arenas += fitting
+            return min(fitting, key=lambda arena: arena.rows).lease(capacity)
+
+    def _rounded(self, capacity: int) -> int:
+        """Rows of an arena for `capacity`: a power of two, then a multiple of 4096, at most the context."""
+        doubled = max(SMALLEST_ARENA, 1 << (capacity - 1).bit_length())
+        return min(doubled if doubled <= ARENA_STEP else -(-capacity // ARENA_STEP) * ARENA_STEP, self._config.context)
+
+    def run(
+        self,
+        launch: Launch,
+        cache: KVCache,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        lengths: Sequence[int],
+        parents: Sequence[int] | None = None,
+        *,
+        last: bool = False,
+        hidden: bool = False,
+        whole: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Seconds | None]:
+        """One pass behind the cache's rows, which it leaves for the caller to count → logits, hidden, `Results.top`,
+        all the caller's to keep, and what it took (None where a call returns when its work is done).
+
+        last: logits of the last row only. whole: in one piece and not from a graph, as a tree needs it, or a `launch`
+        that differs from pass to pass.
+        """
+        captured = not whole and len(ids) <= (SHORT if last else ROWS)
+        step = len(ids) if captured or whole else self._chunk
+        kept, hiddens = [], []
+        with self._lock:
+            first = None
+            for begin in range(0, len(ids), step):
+                piece = slice(begin, begin + step)
+                columns = [ids[piece], positions[piece], lengths[piece], [cache.length + begin]]
+                work: Callable[[], None]
+                if captured:
+                    results, work = self._graph(launch, cache, self.send(columns, self._numbers), hidden)
+                else:
+                    rows = len(columns[0])
+                    results = self._room(rows, 1 if last else rows, hidden)
+                    numbers = self.send([*columns, *([] if parents is None else [parents])])
+                    work = partial(launch, replace(numbers, reach=max(columns[2])), cache, results)
+                if first is None:  # what the host prepares is no part of what the device takes
+                    first = self._runtime.mark()
+                work()
+                if not last or begin + step >= len(ids):
+                    logits, top = results.logits, results.top
+                    if last:
+                        logits, top = logits[-1:], top[-1:]
+                    if captured:  # the next pass writes the buffers
+                        logits, top = logits.clone(), top.clone()
+                    kept.append((logits, top))
+                if results.hidden is not None:
+                    hiddens.append(results.hidden.clone() if captured else results.hidden)
+            end = self._runtime.mark()
+        logits, top = (_joined(column) for column in zip(*kept, strict=True))
+        seconds = None if first is None else partial(self._runtime.seconds, first, end)
+        return logits, _joined(hiddens) if hidden else None, top, seconds
+
+    def send(self, columns: Sequence[Sequence[int]], out: Tensor | None = None) -> Numbers:
+        """The columns of `Numbers`, in its order and as long as they are there, in one copy to the device. Each starts
+        at a multiple of 16 bytes, for which kernels are compiled."""
+        pad = ROWS if out is not None else -(-max(map(len, columns)) // 4) * 4
+        sent = self._runtime.upload([n for column in columns for n in (*column, *[0] * (pad - len(column)))], out)
+        return Numbers(*(part[: len(column)] for part, column in zip(sent.split(pad), columns, strict=True)))
+
+    def _graph(
+        self, launch: Launch, cache: KVCache, numbers: Numbers, hidden: bool
+    ) -> tuple[Results, Callable[[], None]]:
+        """The buffers of a pass of at most ROWS rows and what replays its graph, captured when it is the first."""
+        rows, room = numbers.ids.shape[0], self._results
+        assert room.hidden is not None
+        results = Results(room.logits[:rows], room.hidden[:rows] if hidden else None, room.top[:rows])
+        graphs = self._graphs.setdefault(cache.arena, {})
+        replay = graphs.get((rows, hidden))
+        if replay is None:
+            replay = graphs[rows, hidden] = self._runtime.capture(lambda: launch(numbers, cache, results))
+        return results, replay
+
+    def _room(self, rows: int, logits: int, hidden: bool) -> Results:
+        """Buffers for a pass of so many rows, with so many rows of logits."""
+        config, room = self._config, partial(torch.empty, device=self._device)
+        top = room(logits, 2 * min(TOP, config.vocab) + 1, dtype=torch.float64)
+        return Results(room(logits, config.vocab), room(rows, config.hidden) if hidden else None, top)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -1,0 +1,1 @@
+"""What every room of the package stands on: errors, storage, progress, JSON schemas, facts about the machine."""
