@@ -19,8 +19,8 @@ from quasar_kernels.reference import Transform
 from quasar_kernels.triton import tiles
 from torch import Tensor
 
-from quasar_lab.evaluation.pass_time import finish
-from quasar_lab.quantization.smoothing import rotation_matrix
+from quasar_lab.quantization.rotation import rotation_matrix
+from quasar_lab.support.machine import finish
 
 WIDEST = 17
 HEADS, GROUPS, SIZE, CAPACITY, START = 8, 2, 64, 640, 301

@@ -23,12 +23,12 @@ from quasar_kernels import Transform
 from quasar_kernels.reference import ROWS, rotate
 from torch import Tensor
 
-from quasar_lab.evaluation.pass_time import finish, percentiles
 from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.cuda_graphs import Runtime
 from quasar_lab.models.decoder import Bf16Linear, Decoder, Int8Linear, Layer
 from quasar_lab.quantization.gptq import quantize_weight
-from quasar_lab.quantization.smoothing import rotation_matrix
+from quasar_lab.quantization.rotation import rotation_matrix
+from quasar_lab.support.machine import finish, percentiles
 
 QWEN3_8B = ModelConfig(
     family="qwen3", hidden=4096, layers=36, heads=32, kv_heads=8, head_dim=128, mlp=12288, vocab=151936, context=8192,

@@ -2,37 +2,15 @@
 missing."""
 
 import platform
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
 from quasar_kernels import availability, select
 
-from quasar_lab.evaluation.pass_time import cpu_name, gpu_name, stream_bandwidth
+from quasar_lab.evaluation.pass_time import stream_bandwidth
 from quasar_lab.models import embedded
 from quasar_lab.support import storage
-
-FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm")
-
-
-def _cpu_features() -> list[str]:
-    """The processor's features that matter to the kernels (Linux tells them; elsewhere none)."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return []
-    flags = {
-        flag for line in lines if line.startswith(("flags", "Features")) for flag in line.partition(":")[2].split()
-    }
-    return [name for name in FEATURES if name in flags]
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+from quasar_lab.support.machine import _cpu_features, _version, cpu_name, gpu_name
 
 
 def examine() -> dict[str, Any]:

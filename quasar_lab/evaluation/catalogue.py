@@ -6,15 +6,14 @@ embedding table in BF16: a tied head is packed for its product, and so is held t
 config.json. Norms and biases (below 0.1 %) are left out.
 """
 
-import os
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.embedded import ID
-from quasar_lab.quantization.smoothing import rotation_matrix
+from quasar_lab.quantization.rotation import rotation_matrix
 from quasar_lab.support.errors import InputError
+from quasar_lab.support.machine import memory_bytes
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,6 @@ def find(name: str) -> Entry:
         if name == entry.id or (name == "embedded" and entry.source == "embedded"):
             return entry
     raise InputError(f"{name!r} is not in the list; accepted: embedded, {', '.join(entry.id for entry in ENTRIES)}")
-
-
-def memory_bytes() -> int:
-    """Physical memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if sys.platform != "win32" else 0
 
 
 def row(entry: Entry) -> dict[str, Any]:

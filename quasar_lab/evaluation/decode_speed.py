@@ -21,14 +21,15 @@ from typing import Any
 
 from filelock import Timeout
 
-from quasar_lab.evaluation.pass_time import StepTimer, percentiles, stamp, threads
+from quasar_lab.evaluation.pass_time import StepTimer, threads
 from quasar_lab.evaluation.questions import Question
 from quasar_lab.evaluation.speedup_table import Answer, Curves, summarise
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.audit import Audited
-from quasar_lab.speculative.generation import Prompt, encode_prompt, generate, versions
+from quasar_lab.speculative.generation import Prompt, encode_prompt, generate
 from quasar_lab.support import storage
 from quasar_lab.support.errors import InputError
+from quasar_lab.support.machine import percentiles, stamp, versions
 from quasar_lab.support.progress import announce
 
 CURVE_CONTEXT = 256

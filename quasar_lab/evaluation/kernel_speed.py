@@ -15,16 +15,15 @@ the rounding of the gated row is timed with and without it, sample by sample.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from quasar_kernels import Transform, cpu, rotation_sides
 from torch import Tensor
 
-from quasar_lab.evaluation.pass_time import percentiles, stamp
 from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.support.errors import BackendError
+from quasar_lab.support.machine import last_level_cache, percentiles, stamp
 
 LARGE = ((4096, 4096), (12288, 4096))
 """(outputs, inputs) of two linears of an 8 B model."""
@@ -32,12 +31,6 @@ WIDTHS = (1, 2, 4, 6, 8)
 KINDS = ("linear_w8a8", "linear_bf16")
 ROW_CALLS = 100
 """Calls of a row op that one sample times: a single one is shorter than the clock is sharp."""
-
-
-def last_level_cache() -> int:
-    """Bytes of the largest cache of core 0; 32 MiB where the system does not tell."""
-    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    return max((int(size[:-1]) << {"K": 10, "M": 20}[size[-1]] for size in sizes), default=32 << 20)
 
 
 def shapes_of(config: ModelConfig) -> list[tuple[int, int]]:

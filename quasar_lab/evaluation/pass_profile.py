@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from quasar_kernels.threads import single_torch_thread
 
-from quasar_lab.evaluation.pass_time import percentiles, stamp, threads
+from quasar_lab.evaluation.pass_time import threads
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.support.errors import InputError
+from quasar_lab.support.machine import percentiles, stamp
 
 GROUPS = {
     "products": ("linear_bf16", "linear_w8a8"),

@@ -16,11 +16,9 @@ What is lost: caches. The embedded model's INT8 weights are 134 MB, above any la
 would look faster than its floor.
 """
 
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,9 +27,9 @@ import torch
 
 from quasar_lab.models.cuda_graphs import CudaRuntime
 from quasar_lab.models.decoder import Decoder, Int8Linear
-from quasar_lab.speculative.generation import versions
 from quasar_lab.support.errors import InputError
 from quasar_lab.support.json_schema import parse
+from quasar_lab.support.machine import finish, gpu_name, percentiles, stamp
 from quasar_lab.support.progress import track
 
 STREAM_BYTES = 256 * 2**20
@@ -40,20 +38,6 @@ COPY_BYTES = 2**31
 CEILING_WIDTH = 128
 """Rows of the product that shows how fast a kernel computes: at 128 operations a byte and more, memory waits for it."""
 CEILING_CALLS = 8
-
-
-def percentiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """20th, 50th and 80th percentile."""
-    low, middle, high = (
-        torch.tensor(samples, dtype=torch.float64).quantile(torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)).tolist()
-    )
-    return low, middle, high
-
-
-def finish(device: str) -> None:
-    """Waits until the device has done what it was given; on a CPU a call returns when its work is done."""
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def copy_bandwidth(repeats: int = 9) -> float:
@@ -254,31 +238,6 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
         **stamp(),
         **note,
     }
-
-
-def stamp() -> dict[str, Any]:
-    """When, and with which versions: every saved measurement carries it."""
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "cpu": cpu_name(), "versions": versions()}
-
-
-def cpu_name() -> str:
-    """The processor's own name where the system tells it, else its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def gpu_name() -> str | None:
-    """The GPU, its compute capability and memory, and the CUDA version that torch was built with; None without one."""
-    if not torch.cuda.is_available():
-        return None
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return (
-        f"{found.name}, sm_{found.major}{found.minor}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
-    )
 
 
 def threads(decoder: Decoder) -> int:

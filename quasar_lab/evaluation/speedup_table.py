@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from quasar_lab.speculative.audit import interpolate
+from quasar_lab.speculative.pass_times import interpolate
 
 RESAMPLES = 2000
 

@@ -24,9 +24,10 @@ from torch import Tensor
 from quasar_lab.evaluation.activations import Activations, capture
 from quasar_lab.models.checkpoint import projection_of
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.input_map import InputMap
 from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.recipes import DEFAULT_ALPHA
-from quasar_lab.quantization.smoothing import Mapping, column_max, o_proj_factors, smoothquant_factors
+from quasar_lab.quantization.smoothing import column_max, o_proj_factors, smoothquant_factors
 from quasar_lab.speculative.generation import Prompt
 from quasar_lab.support.errors import InputError
 
@@ -49,15 +50,15 @@ class Linear:
     def title(self) -> str:
         return f"Layer {self.layer}, {self.projection}"
 
-    def smoothed(self, alpha: float) -> Mapping:
+    def smoothed(self, alpha: float) -> InputMap:
         """SmoothQuant's factors from this text alone."""
-        return Mapping(smoothing_factors(self.model, self.projection, self.x, self.weight, alpha))
+        return InputMap(smoothing_factors(self.model, self.projection, self.x, self.weight, alpha))
 
-    def unmapped(self) -> Mapping:
+    def unmapped(self) -> InputMap:
         """Factors of 1: the input as it is."""
-        return Mapping(torch.ones(self.x.shape[1]))
+        return InputMap(torch.ones(self.x.shape[1]))
 
-    def mapped(self, quantized: Decoder | None) -> tuple[Mapping, str]:
+    def mapped(self, quantized: Decoder | None) -> tuple[InputMap, str]:
         """What is done to the input before rounding, and where it comes from: a recipe, or α = 0.5 on this text."""
         if quantized is None:
             return self.smoothed(DEFAULT_ALPHA), f"α = {DEFAULT_ALPHA:g} on this text"
@@ -90,7 +91,7 @@ def smoothing_factors(model: Decoder, projection: str, x: Tensor, weight: Tensor
     return smoothquant_factors(largest, columns, alpha)
 
 
-def formulas(mapping: Mapping, x: str, weight: str) -> tuple[str, str]:
+def formulas(mapping: InputMap, x: str, weight: str) -> tuple[str, str]:
     """What is rounded instead of x and W, as people write it."""
     names = [f"{x if mapping.shift is None else f'({x} − z)'} / s", f"{weight} · s"]
     names = names if mapping.rotation is None else [f"({name}) R" for name in names]
@@ -135,7 +136,7 @@ class ProductError:
 
 
 def product_errors(
-    x: Tensor, weight: Tensor, mapping: Mapping, grid: str = "per token", starts: tuple[int, ...] = (0,)
+    x: Tensor, weight: Tensor, mapping: InputMap, grid: str = "per token", starts: tuple[int, ...] = (0,)
 ) -> list[ProductError]:
     """Errors of one linear under a mapping, x f32 [M, K], weight f32 [N, K]; one result for each of `starts`, counted
     over the rows from there on (1: without the first token)."""
@@ -151,7 +152,7 @@ def product_errors(
     ]
 
 
-def channel_shares(x: Tensor, weight: Tensor, mapping: Mapping, grid: str = "per token") -> Tensor:
+def channel_shares(x: Tensor, weight: Tensor, mapping: InputMap, grid: str = "per token") -> Tensor:
     """Share of the rounding error that each channel of the mapped input brings: f64 [K], sum 1 (zeros without error).
 
     With dx = x̂ − x' and dw = ŵ − w' of a channel, ‖x̂ ŵᵀ − x' w'ᵀ‖² = ‖x̂‖²‖dw‖² + ‖dx‖²‖w'‖² + 2⟨x̂, dx⟩⟨dw, w'⟩.

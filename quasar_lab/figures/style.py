@@ -11,7 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from quasar_lab.evaluation.pass_time import cpu_name
+from quasar_lab.support.machine import cpu_name
 
 GREEN, VERMILION, BLUE, PURPLE = "#009E73", "#D55E00", "#0072B2", "#CC79A7"
 ORANGE, SKY, GREY, INK, SOFT, LINE = "#E69F00", "#56B4E9", "#999999", "#1b1f24", "#57606a", "#e3e6ea"

@@ -29,7 +29,7 @@ from quasar_lab.evaluation.activations import Activations
 from quasar_lab.figures.linear import GRIDS, Linear, formulas, linear, product_errors, short, steps
 from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, finish
 from quasar_lab.models.decoder import Decoder
-from quasar_lab.quantization.smoothing import Mapping
+from quasar_lab.models.input_map import InputMap
 from quasar_lab.speculative.generation import Prompt
 from quasar_lab.support.errors import InputError
 
@@ -134,7 +134,7 @@ def surfaces(
 class _View:
     """One position of the slider: the cells of |X'| and |W'|, the steps of both grids, and the errors."""
 
-    def __init__(self, part: Linear, name: str, mapping: Mapping):
+    def __init__(self, part: Linear, name: str, mapping: InputMap):
         self.name, self.formulas = name, ("X", "W") if name == NONE else formulas(mapping, "X", "W")
         x, weight = mapping.inputs(part.x).abs(), mapping.weight(part.weight).abs()
         self.channels = starts(x.shape[1], COLUMNS)

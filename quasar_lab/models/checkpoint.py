@@ -37,6 +37,10 @@ from quasar_lab.support.json_schema import (
     parse,
 )
 
+Key = tuple[int, str]
+"""(layer, projection), the head being (number of layers, "lm_head")."""
+
+
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "PanguEmbedded")
 
 PARTS = {
@@ -395,3 +399,17 @@ def _download(model: str) -> Path:
         ) from error
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise CheckpointError(f"{model} cannot be downloaded: {str(error).splitlines()[0]}") from error
+
+
+def weight_of(checkpoint: Checkpoint, key: Key) -> Tensor:
+    """W of a linear, BF16 [N, K]; of the head where it is tied, the embedding."""
+    if key[1] != "lm_head":
+        return checkpoint.projection(*key)[0]
+    head = checkpoint.head()
+    return checkpoint.embedding() if head is None else head
+
+
+def linears(config: ModelConfig) -> Iterator[Key]:
+    """Every linear in the order a pass uses them, the head last."""
+    yield from ((layer, part) for layer in range(config.layers) for part in PARTS)
+    yield config.layers, "lm_head"

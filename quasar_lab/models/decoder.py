@@ -26,10 +26,10 @@ from torch import Tensor
 
 from quasar_lab.models.checkpoint import PARTS, Checkpoint, ModelConfig, open_checkpoint
 from quasar_lab.models.cuda_graphs import TOP, CudaRuntime, Engine, Numbers, Results, Seconds
+from quasar_lab.models.input_map import InputMap, ValueMap, of_all_layers, value_map
 from quasar_lab.models.kv_cache import KVCache
 from quasar_lab.models.rope import rotary_tables
 from quasar_lab.models.tokenizer import Tokenizer
-from quasar_lab.quantization.smoothing import Mapping, ValueMap, of_all_layers, value_map
 from quasar_lab.support.errors import BackendError, InputError
 
 Moved = TypeVar("Moved", Transform, ValueMap)
@@ -140,7 +140,7 @@ class Decoder:
     norm: Tensor
     head: Linear
     device: str = "cpu"
-    mappings: dict[tuple[int, str], Mapping] = field(default_factory=dict, repr=False)
+    mappings: dict[tuple[int, str], InputMap] = field(default_factory=dict, repr=False)
     value_maps: dict[int, ValueMap] = field(init=False, repr=False)
     _values: ValueMap | None = field(init=False, repr=False)
     _angles: tuple[Tensor, Tensor] = field(init=False, repr=False)

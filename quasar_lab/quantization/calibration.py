@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from quasar_lab.models.checkpoint import Key
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.models.tokenizer import MESSAGE
 from quasar_lab.support import storage
@@ -28,9 +29,6 @@ TOKENS = 9728
 HELD_OUT = 1216
 
 DOCUMENT = fields({"text?": optional(TEXT), "messages?": optional(list_of(MESSAGE))})
-
-Key = tuple[int, str]
-"""(layer, projection), the head being (number of layers, "lm_head")."""
 
 
 @dataclass(frozen=True)

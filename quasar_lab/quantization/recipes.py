@@ -17,24 +17,21 @@ beside the INT8 ones; where both are there anyway, with an audit, every prefill 
 last layer in BF16, where 2 % more bytes help most, takes off 8 % of the KL, and every step reads them.
 """
 
-from collections.abc import Iterator
-from collections.abc import Mapping as Table
 from dataclasses import dataclass
 
-from quasar_kernels.reference import quantize_rows
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import PARTS, Checkpoint, ModelConfig
+from quasar_lab.models.checkpoint import Checkpoint, Key, ModelConfig, linears, weight_of
 from quasar_lab.models.decoder import Decoder
-from quasar_lab.quantization.calibration import Channels, Key, Statistics
-from quasar_lab.quantization.gptq import quantize_weight
+from quasar_lab.models.input_map import InputMap
+from quasar_lab.quantization.calibration import Channels, Statistics
+from quasar_lab.quantization.layer_error import _rounded_linear, output_error, relative_error
+from quasar_lab.quantization.rotation import rotation_matrix
 from quasar_lab.quantization.smoothing import (
-    Mapping,
     balanced_factors,
     centred_max,
     column_max,
     o_proj_factors,
-    rotation_matrix,
     shared_shift,
     smoothquant_factors,
     spread_repeats,
@@ -85,53 +82,39 @@ def parse_recipe(text: str) -> Recipe:
     return Recipe(text, method, abs(alpha))
 
 
-def weight_of(checkpoint: Checkpoint, key: Key) -> Tensor:
-    """W of a linear, BF16 [N, K]; of the head where it is tied, the embedding."""
-    if key[1] != "lm_head":
-        return checkpoint.projection(*key)[0]
-    head = checkpoint.head()
-    return checkpoint.embedding() if head is None else head
-
-
-def linears(config: ModelConfig) -> Iterator[Key]:
-    """Every linear in the order a pass uses them, the head last."""
-    yield from ((layer, part) for layer in range(config.layers) for part in PARTS)
-    yield config.layers, "lm_head"
-
-
-def smoothquant(channels: Channels, weight: Tensor, heads: ModelConfig | None, alpha: float) -> Mapping:
+def smoothquant(channels: Channels, weight: Tensor, heads: ModelConfig | None, alpha: float) -> InputMap:
     """SmoothQuant with one α. `heads`: the config where the input is that of o_proj, whose channels repeat; else
     None."""
     return _by_alpha(channels.largest, column_max(weight), heads, alpha)
 
 
-def shifted(channels: Channels, weight: Tensor, heads: ModelConfig | None, alpha: float) -> Mapping:
+def shifted(channels: Channels, weight: Tensor, heads: ModelConfig | None, alpha: float) -> InputMap:
     """Shift and scale: centres go into the bias, SmoothQuant's formula sees the centred range."""
     shift = channels.mean if heads is None else shared_shift(channels.mean, heads)
     scaled = _by_alpha(centred_max(channels.low, channels.high, shift), column_max(weight), heads, alpha)
-    return Mapping(scaled.factors, shift=shift)
+    return InputMap(scaled.factors, shift=shift)
 
 
-def _by_alpha(largest: Tensor, columns: Tensor, heads: ModelConfig | None, alpha: float) -> Mapping:
+def _by_alpha(largest: Tensor, columns: Tensor, heads: ModelConfig | None, alpha: float) -> InputMap:
     if heads is None:
-        return Mapping(smoothquant_factors(largest, columns, alpha))
-    return Mapping(o_proj_factors(largest, columns, alpha, heads))
+        return InputMap(smoothquant_factors(largest, columns, alpha))
+    return InputMap(o_proj_factors(largest, columns, alpha, heads))
 
 
-def rotated(channels: Channels, weight: Tensor, heads: ModelConfig | None) -> Mapping:
+def rotated(channels: Channels, weight: Tensor, heads: ModelConfig | None) -> InputMap:
     """Balanced factors, then a rotation of all channels; in front of o_proj, inside each head."""
     squares = channels.square, weight.float().square().sum(dim=0)
     if heads is None:
-        return Mapping(balanced_factors(*squares), rotation_matrix(weight.shape[1]))
+        return InputMap(balanced_factors(*squares), rotation_matrix(weight.shape[1]))
     shape = (heads.kv_heads, -1, heads.head_dim)  # query heads that share a value head share its factors
     pooled = balanced_factors(*(square.reshape(shape).mean(dim=1).reshape(-1) for square in squares))
-    return Mapping(spread_repeats(pooled, heads), rotation_matrix(heads.head_dim), heads.head_dim)
+    return InputMap(spread_repeats(pooled, heads), rotation_matrix(heads.head_dim), heads.head_dim)
 
 
-def candidates(checkpoint: Checkpoint, statistics: Statistics, recipe: Recipe) -> dict[Key, list[Mapping]]:
+def candidates(checkpoint: Checkpoint, statistics: Statistics, recipe: Recipe) -> dict[Key, list[InputMap]]:
     """What a recipe would do to the input of every linear: one proposal each, several where it is to be searched, none
     for plain rounding."""
-    proposed: dict[Key, list[Mapping]] = {}
+    proposed: dict[Key, list[InputMap]] = {}
     for key in () if recipe.method == "plain" else linears(checkpoint.config):
         weight, channels = weight_of(checkpoint, key), statistics.channels[key]
         heads = checkpoint.config if key[1] == "o_proj" else None
@@ -151,7 +134,7 @@ def mappings(
     recipe: Recipe,
     fitted: list[list[int]],
     held_out: list[list[int]],
-) -> dict[Key, Mapping]:
+) -> dict[Key, InputMap]:
     """What `recipe` does to the input of every linear: searched on `fitted`, kept where it helps on `held_out`; a
     linear that is rounded as it is has none. Both are token sequences from position 0."""
     proposed = candidates(decoder.checkpoint, statistics, recipe)
@@ -164,14 +147,14 @@ def mappings(
 
 
 def least_error(
-    decoder: Decoder, proposed: Table[Key, list[Mapping]], sequences: list[list[int]]
-) -> dict[Key, Mapping]:
+    decoder: Decoder, proposed: Mapping[Key, list[InputMap]], sequences: list[list[int]]
+) -> dict[Key, InputMap]:
     """Per linear, the proposal with the least output error on the longest of `sequences`; none where plain rounding is
     better.
 
     Position 0 has no say: at an attention sink its row is hundreds of times larger than all others together.
     """
-    kept: dict[Key, Mapping] = {}
+    kept: dict[Key, InputMap] = {}
 
     def tap(layer: int, projection: str, x: Tensor) -> None:
         key = (layer, projection)
@@ -185,31 +168,3 @@ def least_error(
     sequence = max(sequences, key=len)
     decoder.forward(sequence, decoder.new_cache(len(sequence)), taps=tap)
     return kept
-
-
-def output_error(x: Tensor, weight: Tensor, factors: Tensor | Mapping | None = None) -> float:
-    """‖x Wᵀ − Q(x/s) Q(W·s)ᵀ‖ / ‖x Wᵀ‖ of one linear, Q rounding both sides to INT8, to nearest; x f32 [M, K], weight
-    [N, K], factors s f32 [K], or a mapping that also shifts and rotates."""
-    weight = weight.float()
-    mapping = Mapping(factors) if isinstance(factors, Tensor) else factors
-    return relative_error(_rounded_linear(x, weight, mapping), x @ weight.T)
-
-
-def _rounded_linear(x: Tensor, weight: Tensor, mapping: Mapping | None) -> Tensor:
-    if mapping is None:
-        return rounded_product(x, *quantize_weight(weight))
-    product = rounded_product(mapping.inputs(x), *quantize_weight(mapping.weight(weight)))
-    moved = mapping.bias(weight, None)
-    return product if moved is None else product + moved
-
-
-def rounded_product(x: Tensor, wq: Tensor, wscale: Tensor) -> Tensor:
-    """x Wᵀ f32 [M, N] as the W8A8 linear computes it: mapped inputs x f32 [M, K], rounded here; wq int8 [N, K] of the
-    mapped weight with wscale f32 [N]."""
-    q, scale = quantize_rows(x)
-    return (q.float() * scale[:, None]) @ (wq.float() * wscale[:, None]).T
-
-
-def relative_error(found: Tensor, exact: Tensor) -> float:
-    """‖found − exact‖ / ‖exact‖."""
-    return float((found - exact).norm() / exact.norm().clamp(min=1e-30))

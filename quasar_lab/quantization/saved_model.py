@@ -14,197 +14,33 @@ moment.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from quasar_kernels import Transform
-from quasar_kernels.reference import rotate
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import PARTS, Checkpoint, ModelConfig
+from quasar_lab.models.checkpoint import PARTS, Checkpoint
 from quasar_lab.models.decoder import Decoder, Int8Linear, Layer, placed
+from quasar_lab.models.input_map import InputMap
 from quasar_lab.quantization import calibration
-from quasar_lab.quantization.calibration import Key, Statistics
-from quasar_lab.quantization.gptq import quantize_weight, round_weight
-from quasar_lab.quantization.recipes import (
-    Recipe,
-    mappings,
-    output_error,
-    parse_recipe,
-    relative_error,
-    rounded_product,
-    weight_of,
+from quasar_lab.quantization.folding import (
+    compensated_rounding,
+    quantized_tensors,
 )
-from quasar_lab.quantization.smoothing import (
-    Mapping,
-    fold_into_bias,
-    fold_into_norm,
-    fold_into_rows,
-    rotate_value_rows,
-    rotation_matrix,
-    value_factors,
-)
+from quasar_lab.quantization.layer_error import error_table
+from quasar_lab.quantization.recipes import Recipe, mappings, parse_recipe
+from quasar_lab.quantization.rotation import rotation_matrix
 from quasar_lab.support import storage
-from quasar_lab.support.errors import CheckpointError, RecipeError
+from quasar_lab.support.errors import RecipeError
 from quasar_lab.support.progress import announce
 
 SCHEMA = 4
 RECORD, WEIGHTS = "recipe.json", "weights.safetensors"
-
-
-Rounding = Callable[[Key, Tensor], tuple[Tensor, Tensor]]
-"""(key, W f32 [N, K] in the mapped basis) → wq int8 [N, K], wscale f32 [N]."""
-
-
-def compensated_rounding(
-    grams: Iterator[tuple[int, dict[str, tuple[Tensor, Tensor]]]], found: dict[Key, Mapping]
-) -> Rounding:
-    """Rounding by `rounding.round_weight`, for keys that come layer by layer, as `calibration.grams` does."""
-    current = next(grams)
-
-    def rounding(key: Key, weight: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal current
-        while current[0] != key[0]:
-            current = next(grams)
-        fitted, held_out = current[1][key[1]]
-        if key in found:
-            fitted, held_out = found[key].gram(fitted), found[key].gram(held_out)
-        return round_weight(weight, fitted, held_out)
-
-    return rounding
-
-
-def quantized_tensors(
-    checkpoint: Checkpoint, found: dict[Key, Mapping], rounding: Rounding | None = None
-) -> dict[str, Tensor]:
-    """Everything a saved W8A8 model holds, by name; a linear without a mapping in `found` is rounded as it is. Folding
-    is exact before rounding, which is to nearest by default."""
-    config, out = checkpoint.config, {}
-
-    def put(name: str, weight: Tensor, bias: Tensor | None, key: Key) -> None:
-        out[f"{name}.wq"], out[f"{name}.wscale"] = (
-            quantize_weight(weight) if rounding is None else rounding(key, weight)
-        )
-        if not bool(torch.isfinite(out[f"{name}.wscale"]).all()):
-            raise CheckpointError(f"{name} of {checkpoint.name} holds NaN or infinite weights")
-        if bias is not None:
-            out[f"{name}.bias"] = bias
-        if key in found:
-            out[f"{name}.factors"] = found[key].factors
-            for part in ("rotation", "shift"):
-                value = getattr(found[key], part)
-                if value is not None:
-                    out[f"{name}.{part}"] = value
-
-    for layer in range(config.layers):
-        base = f"layers.{layer}"
-        parts = {}
-        for name in PARTS:
-            weight, bias = checkpoint.projection(layer, name)
-            mapping = found.get((layer, name))
-            weight = weight.float()
-            parts[name] = (weight, bias) if mapping is None else (mapping.weight(weight), mapping.bias(weight, bias))
-        attention_norm = checkpoint.norm(f"model.{base}.input_layernorm")
-        mlp_norm = checkpoint.norm(f"model.{base}.post_attention_layernorm")
-        if (layer, "qkv_proj") in found:
-            attention_norm = fold_into_norm(attention_norm, found[layer, "qkv_proj"].factors)
-        if (layer, "gate_up_proj") in found:
-            mlp_norm = fold_into_norm(mlp_norm, found[layer, "gate_up_proj"].factors)
-        if (layer, "o_proj") in found:
-            mapping = found[layer, "o_proj"]
-            value = value_factors(mapping.factors, config).reshape(-1)
-            rows = _value_rows(config)
-            if mapping.shift is not None:
-                weight, bias = parts["qkv_proj"]
-                centre = value_factors(mapping.shift, config).reshape(-1)
-                parts["qkv_proj"] = weight, fold_into_bias(bias, rows, centre, len(weight))
-            parts["qkv_proj"] = fold_into_rows(*parts["qkv_proj"], rows, value)
-            if mapping.rotation is not None:
-                parts["qkv_proj"] = rotate_value_rows(*parts["qkv_proj"], rows, mapping.rotation, config.head_dim)
-        if (layer, "down_proj") in found:
-            parts["gate_up_proj"] = fold_into_rows(
-                *parts["gate_up_proj"], slice(config.mlp, None), found[layer, "down_proj"].factors
-            )
-        out[f"{base}.attention_norm"], out[f"{base}.mlp_norm"] = attention_norm, mlp_norm
-        for name, (weight, bias) in parts.items():
-            put(f"{base}.{name}", weight, bias, (layer, name))
-
-    key = (config.layers, "lm_head")
-    weight = weight_of(checkpoint, key).float()
-    if key in found:
-        put("lm_head", found[key].weight(weight), found[key].bias(weight, None), key)
-    else:
-        put("lm_head", weight, None, key)
-    return out
-
-
-def _value_rows(config: ModelConfig) -> slice:
-    """The rows of qkv_proj that give the values."""
-    return slice((config.heads + config.kv_heads) * config.head_dim, None)
-
-
-def _unfold_outputs(y: Tensor, key: Key, found: dict[Key, Mapping], config: ModelConfig) -> Tensor:
-    """Outputs [M, N] of a linear of `quantized_tensors` in the basis of the BF16 model; `y` is not changed."""
-    layer, projection = key
-    follower = found.get((layer, {"qkv_proj": "o_proj", "gate_up_proj": "down_proj"}.get(projection, "")))
-    if follower is None:
-        return y
-    y = y.clone()
-    if projection == "gate_up_proj":
-        y[:, config.mlp :] *= follower.factors
-        return y
-    rows = _value_rows(config)
-    value = y[:, rows]
-    if follower.rotation is not None:
-        turned = value.reshape(-1, config.head_dim)
-        value = rotate(turned, follower.rotation.T.contiguous()).reshape(value.shape)
-    y[:, rows] = value * value_factors(follower.factors, config).reshape(-1)
-    return y
-
-
-def error_table(
-    decoder: Decoder,
-    statistics: Statistics,
-    found: dict[Key, Mapping],
-    tensors: dict[str, Tensor],
-    held_out: list[list[int]],
-) -> list[dict[str, Any]]:
-    """Per linear, on text that was not fitted: largest |x| over the channels' median, output error rounded plainly and
-    with the recipe."""
-    rows = []
-    collected: dict[Key, tuple[float, float]] = {}
-
-    def tap(layer: int, projection: str, x: Tensor) -> None:
-        key = (layer, projection)
-        weight = weight_of(decoder.checkpoint, key).float()
-        name = projection if projection == "lm_head" else f"layers.{layer}.{projection}"
-        mapping = found.get(key)
-        mapped = x if mapping is None else mapping.inputs(x)
-        rounded = rounded_product(mapped, tensors[f"{name}.wq"], tensors[f"{name}.wscale"])
-        rounded = _unfold_outputs(rounded, key, found, decoder.config)
-        moved = None if mapping is None else mapping.bias(weight, None)
-        error = relative_error(rounded if moved is None else rounded + moved, x @ weight.T)
-        collected[key] = output_error(x, weight), error
-
-    sequence = max(held_out, key=len)
-    decoder.forward(sequence, decoder.new_cache(len(sequence)), taps=tap)
-    for (layer, projection), (plain, smoothed) in collected.items():
-        largest = statistics.channels[layer, projection].largest
-        rows.append(
-            {
-                "layer": layer,
-                "projection": projection,
-                "max_over_median": float(largest.max() / largest.median().clamp(min=1e-30)),
-                "error_plain": plain,
-                "error": smoothed,
-            }
-        )
-    return rows
 
 
 def saved_folder(checkpoint: Checkpoint, recipe: Recipe, calibration_hash: str) -> Path:
@@ -354,7 +190,7 @@ def load_quantized(decoder: Decoder, folder: Path, name: str) -> Decoder:
     )
 
 
-def online(mapping: Mapping, projection: str) -> Transform | None:
+def online(mapping: InputMap, projection: str) -> Transform | None:
     """What is left to do on the way into a linear, after folding: nothing in front of o_proj; the division only in
     front of the head."""
     if projection == "o_proj":
@@ -390,10 +226,10 @@ class _SavedTensors:
         """The f32 tensor, or None where there is none."""
         return self.get(name, torch.float32, shape) if name in self._tensors else None
 
-    def mapping(self, base: str, size: int, group: int | None = None) -> Mapping | None:
+    def mapping(self, base: str, size: int, group: int | None = None) -> InputMap | None:
         """The mapping of a linear of `size` inputs, of which `group` are rotated together; None where there is none."""
         factors, expected = self.optional(f"{base}.factors", (size,)), rotation_matrix(group or size)
         if factors is None:
             return None
         rotation = None if expected is None else self.optional(f"{base}.rotation", tuple(expected.shape))
-        return Mapping(factors, rotation, group, self.optional(f"{base}.shift", (size,)))
+        return InputMap(factors, rotation, group, self.optional(f"{base}.shift", (size,)))

@@ -33,10 +33,7 @@ costs online is in the kernels' README. In front of o_proj the rotation acts ins
 the rows of v_proj: nothing runs online.
 """
 
-from dataclasses import dataclass
-
 import torch
-from quasar_kernels.reference import rotate, rotation_sides
 from torch import Tensor
 
 from quasar_lab.models.checkpoint import ModelConfig
@@ -59,146 +56,6 @@ def smoothquant_factors(activation_max: Tensor, weight_max: Tensor, alpha: float
 def balanced_factors(activation_square: Tensor, weight_square: Tensor) -> Tensor:
     """s f32 [K] = (E[x_k²] / ‖W_k‖²)^¼, for inputs that are rotated next; both arguments f32 [K]; geometric mean 1."""
     return smoothquant_factors(activation_square.sqrt(), weight_square.sqrt(), 0.5)
-
-
-EVEN_LIMIT, DENSE_LIMIT = 16, 128
-"""Largest dense factor worth its evenness; largest at all: beyond, a rotation would cost as much as a linear."""
-LONGEST = 16384
-
-
-def hadamard(size: int) -> Tensor | None:
-    """A Hadamard matrix f32 [n, n] of ±1 by Paley's first construction, None where it gives none; n = 1 and 2 too."""
-    if size <= 2:
-        return torch.tensor([[1.0, 1.0], [1.0, -1.0]])[:size, :size]
-    q = size - 1
-    if size % 4 or any(q % divisor == 0 for divisor in range(2, int(q**0.5) + 1)):
-        return None  # it needs a prime q ≡ 3 mod 4
-    squares = {i * i % q for i in range(1, q)}
-    residue = torch.tensor([0.0] + [1.0 if i in squares else -1.0 for i in range(1, q)])
-    index = torch.arange(q)
-    matrix = torch.eye(size)
-    matrix[0, 1:] += 1
-    matrix[1:, 0] -= 1
-    matrix[1:, 1:] += residue[(index[:, None] - index) % q]
-    return matrix
-
-
-def rotation_matrix(size: int) -> Tensor | None:
-    """The dense factor f32 [P, P] of an orthonormal rotation of `size` channels (`quasar_kernels.rotate`).
-
-    A Hadamard matrix, whose entries are all equally large, where one of at most 16 fits: 12 for 1536 and for 12288.
-    Else the Hartley matrix cas(2πij/P)/√P of the odd part of `size`: a little less even, but small, and the cost grows
-    with P. At 576 the Hartley 9 has the KL of the Hadamard 36 (0.0019) at less than half its time. None where the
-    odd part is above 128. K/P is at most 16384, what a block of a GPU holds in registers.
-    """
-    sides = [side for side in rotation_sides(size) if size // side <= LONGEST]
-    for side in sides:
-        matrix = hadamard(side) if side <= EVEN_LIMIT else None
-        if matrix is not None:
-            return matrix / side**0.5
-    odd = sides[0]
-    if odd > DENSE_LIMIT:
-        return None
-    index = torch.arange(odd, dtype=torch.float64)
-    angle = 2 * torch.pi * index[:, None] * index / odd
-    return ((angle.cos() + angle.sin()) / odd**0.5).float()
-
-
-@dataclass(frozen=True)
-class Mapping:
-    """x → ((x − z) / s) R of a linear's input: factors s f32 [K]; rotation f32 [P, P], the dense factor of R, or None;
-    `group` channels are rotated together, all K where None; shift z f32 [K] or None."""
-
-    factors: Tensor
-    rotation: Tensor | None = None
-    group: int | None = None
-    shift: Tensor | None = None
-
-    def inputs(self, x: Tensor) -> Tensor:
-        """Rows x f32 [M, K] in the mapped basis."""
-        return self._turn((x if self.shift is None else x - self.shift) / self.factors)
-
-    def weight(self, weight: Tensor) -> Tensor:
-        """W f32 [N, K] that undoes the mapping of its inputs: W · s, turned alike."""
-        return self._turn(weight * self.factors)
-
-    def bias(self, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """b + W z f32 [N], which undoes the shift; W f32 [N, K] as it was before the mapping."""
-        if self.shift is None:
-            return bias
-        moved = weight @ self.shift
-        return moved if bias is None else bias + moved
-
-    def gram(self, gram: Tensor) -> Tensor:
-        """XᵀX f32 [K, K] of unmapped inputs → that of mapped ones. Raises ValueError with a shift, which needs their
-        mean as well."""
-        if self.shift is not None:
-            raise ValueError("the Gram matrix of shifted inputs does not follow from that of the inputs")
-        return self.inputs(self.inputs(gram).T.contiguous()).T
-
-    def _turn(self, rows: Tensor) -> Tensor:
-        if self.rotation is None:
-            return rows
-        return rotate(rows.reshape(-1, self.group or rows.shape[1]), self.rotation).reshape(rows.shape)
-
-
-@dataclass(frozen=True)
-class ValueMap:
-    """The basis in which a recipe keeps the values of a layer, or of all layers (`of_all_layers`), in terms of the BF16
-    model's v: ((v − shift) · inv_scale) @ rotation.
-
-    shift (or None) and inv_scale f32 [(layers,) kv_heads, head_dim]; rotation f32 [head_dim, head_dim], [layers, 1,
-    head_dim, head_dim] or None.
-    """
-
-    inv_scale: Tensor
-    rotation: Tensor | None
-    shift: Tensor | None = None
-
-    def __call__(self, v: Tensor) -> Tensor:
-        """Values f32 [(layers,) kv_heads, rows, head_dim] of the BF16 model → the same in this basis; the input is not
-        changed."""
-        v = (v if self.shift is None else v - self.shift[..., None, :]) * self.inv_scale[..., None, :]
-        return v if self.rotation is None else v @ self.rotation
-
-
-def value_map(mapping: Mapping, config: ModelConfig) -> ValueMap:
-    """What folding o_proj's mapping does to the values. One dense matrix, since it turns every row of an audit."""
-    rotation = None if mapping.rotation is None else rotate(torch.eye(config.head_dim), mapping.rotation)
-    shift = None if mapping.shift is None else value_factors(mapping.shift, config)
-    return ValueMap(1 / value_factors(mapping.factors, config), rotation, shift)
-
-
-def of_all_layers(maps: dict[int, ValueMap], layers: int) -> ValueMap | None:
-    """The maps of layers 0…layers − 1 as one, a few large operations instead of many small ones; None unless each layer
-    has one, and all have the same parts."""
-    if set(maps) != set(range(layers)):
-        return None
-    columns = [[getattr(maps[layer], part) for layer in range(layers)] for part in ("inv_scale", "rotation", "shift")]
-    if any(len({x is None for x in column}) > 1 for column in columns):
-        return None
-    inv_scale, rotation, shift = (None if column[0] is None else torch.stack(column) for column in columns)
-    assert inv_scale is not None
-    return ValueMap(inv_scale, None if rotation is None else rotation[:, None], shift)
-
-
-def value_factors(factors: Tensor, config: ModelConfig) -> Tensor:
-    """Factors (or shifts) of o_proj's input, f32 [heads · D] → f32 [kv_heads, D]; those of query heads that share a
-    value head are equal."""
-    return factors.reshape(config.kv_heads, -1, config.head_dim)[:, 0]
-
-
-def rotate_value_rows(
-    weight: Tensor, bias: Tensor | None, rows: slice, rotation: Tensor, head_dim: int
-) -> tuple[Tensor, Tensor | None]:
-    """qkv_proj whose value heads come out rotated: W [N, K] f32 and bias f32 [N]; neither input is changed."""
-    weight = weight.clone()
-    heads = weight[rows].T.contiguous()
-    weight[rows] = rotate(heads.reshape(-1, head_dim), rotation).reshape(heads.shape).T
-    if bias is not None:
-        bias = bias.clone()
-        bias[rows] = rotate(bias[rows].reshape(-1, head_dim), rotation).reshape(-1)
-    return weight, bias
 
 
 def column_max(weight: Tensor) -> Tensor:
@@ -236,26 +93,3 @@ def o_proj_factors(activation_max: Tensor, weight_max: Tensor, alpha: float, con
     """`smoothquant_factors` for o_proj, equal for query heads that share a value head: f32 [heads · D]."""
     pooled = smoothquant_factors(pool_repeats(activation_max, config), pool_repeats(weight_max, config), alpha)
     return spread_repeats(pooled, config)
-
-
-def fold_into_norm(gain: Tensor, factors: Tensor) -> Tensor:
-    """Gains of the norm that now gives x / s."""
-    return gain / factors
-
-
-def fold_into_bias(bias: Tensor | None, rows: slice, shift: Tensor, size: int) -> Tensor:
-    """Bias f32 [size] of a linear whose outputs `rows` are moved by −shift; the input is not changed."""
-    bias = torch.zeros(size) if bias is None else bias.float().clone()
-    bias[rows] -= shift
-    return bias
-
-
-def fold_into_rows(weight: Tensor, bias: Tensor | None, rows: slice, factors: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A linear whose outputs `rows` are divided by `factors`: W [N, K] f32 and bias f32 [N]; neither input is
-    changed."""
-    weight = weight.clone()
-    weight[rows] /= factors[:, None]
-    if bias is not None:
-        bias = bias.clone()
-        bias[rows] /= factors
-    return weight, bias

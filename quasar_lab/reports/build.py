@@ -15,11 +15,10 @@ import nbformat
 from nbformat import NotebookNode
 from quasar_kernels import select
 
-from quasar_lab.evaluation.pass_time import cpu_name
 from quasar_lab.reports import page, parameters, resume
-from quasar_lab.speculative.generation import versions
 from quasar_lab.support import storage
 from quasar_lab.support.errors import InputError, StorageError
+from quasar_lab.support.machine import cpu_name, versions
 from quasar_lab.support.progress import announce
 
 KERNEL = "python3"

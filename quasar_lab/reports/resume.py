@@ -18,9 +18,8 @@ import quasar_kernels
 from nbformat import NotebookNode
 
 import quasar_lab
-from quasar_lab.evaluation.pass_time import cpu_name
-from quasar_lab.speculative.generation import versions
 from quasar_lab.support import storage
+from quasar_lab.support.machine import cpu_name, versions
 
 KEPT = {"results", "seconds", "ran"}
 """What is taken over from an entry of `results.json`."""

@@ -34,7 +34,7 @@ passes are slow (cores without BF16 products), an audit costs as much as several
 and verifying with the original: QuantSpec (arXiv 2502.10424), ML-SpecQD (arXiv 2503.13565); here both levels are kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +45,9 @@ from torch import Tensor
 from quasar_lab.models.decoder import Decoder, Output
 from quasar_lab.models.tokenizer import Tokenizer
 from quasar_lab.speculative.drafters import Draft
+from quasar_lab.speculative.pass_times import Curves, between, interpolate
 from quasar_lab.speculative.verifier import Adopting, Verifier
 from quasar_lab.support.errors import InputError
-
-Curves = Mapping[str, Mapping[Any, float]]
-"""Verifier → width → time of a pass, in any one unit; widths as numbers or as JSON has them."""
 
 LONGEST = 48
 """The most that L is chosen to be."""
@@ -264,20 +262,3 @@ class Auditor:
             return self.verifier.length
         seen, refusal = self.seen, self.seen.refusal
         return min(range(1, LONGEST + 1), key=lambda length: seen.time_per_token(*self._costs, length, refusal))
-
-
-def between(costs: Sequence[float], width: float) -> float:
-    """Costs at whole widths, at a width between two."""
-    low = int(width)
-    return costs[low] + (costs[low + 1] - costs[low]) * (width - low)
-
-
-def interpolate(curve: Mapping[Any, float], width: float) -> float:
-    """Time of a pass of `width` from those measured: linear between neighbours, and beyond the ends as between the last
-    two."""
-    points = sorted((int(known), value) for known, value in curve.items())
-    if len(points) == 1:
-        return points[0][1]
-    right = next((place for place, (known, _) in enumerate(points) if known >= width), len(points) - 1)
-    (low, before), (high, after) = points[max(right, 1) - 1], points[max(right, 1)]
-    return before + (after - before) * (width - low) / (high - low)

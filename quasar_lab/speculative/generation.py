@@ -15,12 +15,9 @@ An `Audited` verifier adds a second level: rounds are its fast verifier's, and t
 exact one, which keeps a prefix and takes the rest back (`audit`). Such a text has ended when an audit says so.
 """
 
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
-from importlib import metadata
 from math import isfinite
 from typing import Any
 
@@ -32,11 +29,12 @@ from quasar_lab.models.cuda_graphs import TOP
 from quasar_lab.models.decoder import Output
 from quasar_lab.speculative.audit import Audited, Auditor, PairedCache
 from quasar_lab.speculative.drafters import Draft, Drafter, make_drafter
-from quasar_lab.speculative.rejection import judge
-from quasar_lab.speculative.sampling import Rows, Sampling, Verdict, read_rows, verify
+from quasar_lab.speculative.rejection import Rows, Verdict, judge, read_rows, verify
+from quasar_lab.speculative.sampling import Sampling
 from quasar_lab.speculative.trace import SCHEMA, Audit, Prefill, Round, Trace, acceptance
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support.errors import CheckpointError, InputError, NotInThisVersion
+from quasar_lab.support.machine import versions
 
 MAX_GAMMA = 16
 
@@ -75,22 +73,6 @@ def _encode(verifier: Verifier, prompt: Prompt, raw: bool) -> list[int]:
     if raw or not tokenizer.has_chat_template:
         return tokenizer.encode(prompt)
     return tokenizer.chat([{"role": "user", "content": prompt}])
-
-
-@lru_cache(maxsize=1)
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__}
-    for name in ("quasar-lab", "transformers", "triton"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def versions() -> dict[str, str]:
-    """Versions that a measurement depends on."""
-    return dict(_versions())
 
 
 class Generation:

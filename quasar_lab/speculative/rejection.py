@@ -17,10 +17,94 @@ from dataclasses import dataclass
 from math import exp
 
 import torch
+from quasar_kernels import top_rows
 from torch import Generator, Tensor
 
 from quasar_lab.speculative.drafters.base import Draft
-from quasar_lab.speculative.sampling import Rows, Sampling, Verdict, target, verify
+from quasar_lab.speculative.sampling import Sampling, draw, residual, target
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """accepted: drafts kept. next_ids, next_states: the token after them and its state (corrected, bonus, or plain when
+    nothing was drafted); empty where all were kept and the pass had no row behind the last.
+
+    p, q: target and draft probability per draft. u: the draw per draft, None where none was made.
+    """
+
+    accepted: int
+    next_ids: list[int]
+    next_states: list[str]
+    p: list[float]
+    q: list[float]
+    u: list[float | None]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a verify pass says, row by row: row i follows i drafts.
+
+    logits f32 [M, V]; best_ids and best_logits [M][k] of the k likeliest, descending; logsumexp [M]; probs f32 [M, V]
+    is `target(logits)`, None at temperature 0, where nothing is drawn and no pass over the vocabulary is needed.
+
+    Plain lists, since a round follows a pass that has swept the caches: every tensor operation here then costs tens of
+    microseconds, and a handful of them would be a tenth of the step.
+    """
+
+    logits: Tensor
+    best_ids: list[list[int]]
+    best_logits: list[list[float]]
+    logsumexp: list[float]
+    probs: Tensor | None
+
+    def probability(self, row: int, token: int) -> float:
+        """Target probability of a token (at temperature 0 by the plain softmax)."""
+        if self.probs is not None:
+            return float(self.probs[row, token])
+        known = self.best_ids[row]
+        logit = self.best_logits[row][known.index(token)] if token in known else float(self.logits[row, token])
+        return exp(logit - self.logsumexp[row])
+
+
+def read_rows(logits: Tensor, sampling: Sampling, best: int) -> Rows:
+    """Rows of logits f32 [M, V] with the `best` likeliest of each (equal ones by lowest id)."""
+    values, ids, logsumexp = top_rows(logits, min(best, logits.shape[-1]))
+    probs = None if sampling.greedy else target(logits, sampling)
+    return Rows(logits, ids.tolist(), values.tolist(), logsumexp.tolist(), probs)
+
+
+def verify(rows: Rows, draft: Draft, sampling: Sampling, generator: Generator) -> Verdict:
+    """Judges a chain of drafts on the rows of its pass: one per draft, and one more unless the text ends behind the
+    last draft."""
+    count = len(draft.ids)
+    p = [rows.probability(place, token) for place, token in enumerate(draft.ids)]
+    q = [1.0] * count
+    if draft.probs is not None:
+        q = [float(draft.probs[place, token]) for place, token in enumerate(draft.ids)]
+    u: list[float | None] = [None] * count
+    accepted = 0
+    probs = rows.probs
+    if probs is None:
+        while accepted < count and rows.best_ids[accepted][0] == draft.ids[accepted]:
+            accepted += 1
+    else:
+        while accepted < count:
+            drawn = float(torch.rand((), dtype=torch.float64, generator=generator))
+            u[accepted] = drawn
+            if not drawn * q[accepted] < p[accepted]:
+                break
+            accepted += 1
+    if accepted == len(rows.best_ids):
+        return Verdict(accepted, [], [], p, q, u)
+    if probs is None:
+        next_id = rows.best_ids[accepted][0]
+    elif accepted < count:
+        q_row = None if draft.probs is None else draft.probs[accepted]
+        next_id = draw(residual(probs[accepted], draft.ids[accepted], q_row), generator)
+    else:
+        next_id = draw(probs[accepted], generator)
+    state = "plain" if count == 0 else "bonus" if accepted == count else "corrected"
+    return Verdict(accepted, [next_id], [state], p, q, u)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from quasar_lab import figures
 from quasar_lab.evaluation import pass_profile, pass_time
-from quasar_lab.figures.speedup_map import equivalent_alpha, expected_tokens, speedups
+from quasar_lab.evaluation.speedup_model import equivalent_alpha, expected_tokens, speedups
 from quasar_lab.figures.style import full_ticks, wrapped
 from quasar_lab.quantization import saved_model
 from quasar_lab.speculative.trace import Prefill, Round, Trace

@@ -13,8 +13,9 @@ from test_figures import HOSTILE, IDS, named, stamp_of
 from quasar_lab import figures, widgets
 from quasar_lab.figures.linear import GRIDS, channel_shares, formulas, linear, product_errors, round_inputs, steps
 from quasar_lab.figures.surfaces import COLUMNS, ROWS, SCENES, block_max, starts
-from quasar_lab.quantization.recipes import output_error
-from quasar_lab.quantization.smoothing import Mapping, rotation_matrix
+from quasar_lab.models.input_map import InputMap
+from quasar_lab.quantization.layer_error import output_error
+from quasar_lab.quantization.rotation import rotation_matrix
 from quasar_lab.support.errors import InputError
 
 LAYER, PROJECTION = 1, "down_proj"
@@ -47,7 +48,7 @@ class Rotating:
 
     def __init__(self, channels):
         torch.manual_seed(0)
-        self.mapping = Mapping(torch.rand(channels) + 0.5, rotation_matrix(channels))
+        self.mapping = InputMap(torch.rand(channels) + 0.5, rotation_matrix(channels))
         self.mappings = {(LAYER, PROJECTION): self.mapping}
 
 
@@ -233,7 +234,7 @@ def test_landscapes_stay_small(tiny):
 
 def test_a_mapping_is_exact_until_something_is_rounded(tiny, captured):
     part = linear(tiny, LAYER, PROJECTION, captured)
-    shifted = Mapping(part.smoothed(0.5).factors, shift=part.x.mean(dim=0))
+    shifted = InputMap(part.smoothed(0.5).factors, shift=part.x.mean(dim=0))
     for mapping in (part.smoothed(0.5), Rotating(part.x.shape[1]).mapping, shifted):
         found = product_errors(part.x, part.weight, mapping)[0]
         assert found.before < 1e-5
@@ -241,7 +242,7 @@ def test_a_mapping_is_exact_until_something_is_rounded(tiny, captured):
         assert found.after > 100 * found.before
     readout = figures.exactness(tiny, LAYER, PROJECTION, text=captured)
     assert readout == product_errors(part.x, part.weight, part.smoothed(0.5))[0]
-    wrong = Mapping(torch.full_like(part.smoothed(0.5).factors, 2.0))
+    wrong = InputMap(torch.full_like(part.smoothed(0.5).factors, 2.0))
     object.__setattr__(wrong, "weight", lambda weight: weight)  # a mapping that the weights do not undo
     assert product_errors(part.x, part.weight, wrong)[0].before == pytest.approx(0.5)
 
@@ -293,7 +294,7 @@ def test_shares_of_the_error_are_those_of_each_channels_own_product(tiny, captur
     )
     torch.testing.assert_close(shares.float(), norms**2 / (norms**2).sum(), rtol=1e-3, atol=1e-6)
     assert float(shares.sum()) == pytest.approx(1)
-    assert channel_shares(torch.zeros(2, 4), torch.zeros(3, 4), Mapping(torch.ones(4))).tolist() == [0.0] * 4
+    assert channel_shares(torch.zeros(2, 4), torch.zeros(3, 4), InputMap(torch.ones(4))).tolist() == [0.0] * 4
 
 
 # One channel
@@ -339,9 +340,9 @@ def test_token_text_in_figures_is_escaped(tiny, captured):
 
 def test_formulas_name_what_is_rounded():
     ones, turn = torch.ones(4), torch.eye(1)
-    assert formulas(Mapping(ones), "x", "W") == ("x / s", "W · s")
-    assert formulas(Mapping(ones, turn), "X", "W") == ("(X / s) R", "(W · s) R")
-    assert formulas(Mapping(ones, shift=ones), "x", "W") == ("(x − z) / s", "W · s")
+    assert formulas(InputMap(ones), "x", "W") == ("x / s", "W · s")
+    assert formulas(InputMap(ones, turn), "X", "W") == ("(X / s) R", "(W · s) R")
+    assert formulas(InputMap(ones, shift=ones), "x", "W") == ("(x − z) / s", "W · s")
 
 
 @pytest.mark.parametrize(

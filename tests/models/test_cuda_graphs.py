@@ -24,8 +24,8 @@ from quasar_lab.quantization.calibration import collect, grams
 from quasar_lab.speculative import sampling as sampling_module
 from quasar_lab.speculative.drafters import Draft
 from quasar_lab.speculative.generation import _settle
-from quasar_lab.speculative.rejection import judge
-from quasar_lab.speculative.sampling import Sampling, read_rows, target, verify
+from quasar_lab.speculative.rejection import judge, read_rows, verify
+from quasar_lab.speculative.sampling import Sampling, target
 from quasar_lab.support.errors import InputError
 
 IDS = torch.randint(0, 94, (120,), generator=torch.Generator().manual_seed(2)).tolist()

@@ -5,8 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quasar_kernels.reference import rotate
 
+from quasar_lab.models.input_map import InputMap
 from quasar_lab.quantization.gptq import expected_error, quantize_weight, round_compensated, round_weight
-from quasar_lab.quantization.smoothing import Mapping, balanced_factors, hadamard, rotation_matrix
+from quasar_lab.quantization.rotation import hadamard, rotation_matrix
+from quasar_lab.quantization.smoothing import balanced_factors
 
 
 def inputs(rows, k, seed):
@@ -91,9 +93,9 @@ def test_a_mapping_is_exact_before_rounding():
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(5, 48, generator=generator), torch.randn(7, 48, generator=generator)
     for mapping in (
-        Mapping(torch.rand(48, generator=generator) + 0.5),
-        Mapping(torch.rand(48, generator=generator) + 0.5, rotation_matrix(48)),
-        Mapping(torch.rand(48, generator=generator) + 0.5, rotation_matrix(16), 16),
+        InputMap(torch.rand(48, generator=generator) + 0.5),
+        InputMap(torch.rand(48, generator=generator) + 0.5, rotation_matrix(48)),
+        InputMap(torch.rand(48, generator=generator) + 0.5, rotation_matrix(16), 16),
     ):
         mapped = mapping.inputs(x)
         assert torch.allclose(mapped @ mapping.weight(weight).T, x @ weight.T, atol=1e-4)

@@ -17,8 +17,10 @@ from quasar_lab.models.checkpoint import PARTS
 from quasar_lab.models.decoder import Int8Linear, bf16_decoder
 from quasar_lab.quantization import calibration, recipes, saved_model, smoothing
 from quasar_lab.quantization.calibration import collect
-from quasar_lab.quantization.recipes import Recipe, candidates, least_error, mappings, output_error, parse_recipe
-from quasar_lab.quantization.saved_model import quantize_weight, quantized_tensors
+from quasar_lab.quantization.folding import quantized_tensors
+from quasar_lab.quantization.layer_error import output_error
+from quasar_lab.quantization.recipes import Recipe, candidates, least_error, mappings, parse_recipe
+from quasar_lab.quantization.saved_model import quantize_weight
 from quasar_lab.support.errors import CalibrationError, NotInThisVersion, QuasarError, RecipeError
 
 SEQUENCES = [torch.randint(0, 94, (40,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(3)]

@@ -13,13 +13,14 @@ from toys import VOCAB, FixedDrafter, toy_pair
 
 import quasar_lab as ql
 from quasar_lab.models.decoder import Output
+from quasar_lab.models.input_map import ValueMap, of_all_layers
 from quasar_lab.quantization import saved_model
 from quasar_lab.quantization.calibration import collect
 from quasar_lab.quantization.recipes import Recipe, candidates
-from quasar_lab.quantization.smoothing import ValueMap, of_all_layers
 from quasar_lab.speculative import audit
-from quasar_lab.speculative.audit import Audited, Auditor, interpolate
+from quasar_lab.speculative.audit import Audited, Auditor
 from quasar_lab.speculative.drafters import NoDrafter
+from quasar_lab.speculative.pass_times import interpolate
 from quasar_lab.support.errors import InputError
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
