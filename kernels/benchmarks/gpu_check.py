@@ -148,7 +148,7 @@ def run(
     samples, tokens = (1, 12) if small else (30, 96)
     gammas = (4, 16) if small else (1, 4, 7, 15, 16)
     context = speed.step_context(config)
-    found: dict[str, Any] = {"gpu": pass_time.gpu_name(), "seed": seed, "faults": {}, **pass_time.stamp()}
+    found: dict[str, Any] = {"gpu": pass_time.gpu_name(), "seed": seed, "faults": {}, **pass_time.stamp().to_json()}
     built: list[tuple[Decoder, Decoder]] = []
 
     def pair() -> tuple[Decoder, Decoder]:

@@ -20,7 +20,7 @@ from quasar_kernels.triton import tiles
 from torch import Tensor
 
 from quasar_lab.quantization.rotation import rotation_matrix
-from quasar_lab.support.machine import finish
+from quasar_lab.support.machine import wait_for_device
 
 WIDEST = 17
 HEADS, GROUPS, SIZE, CAPACITY, START = 8, 2, 64, 640, 301
@@ -206,7 +206,7 @@ def vendor_cases(inputs: Inputs, outputs: int, size: int) -> Iterator[Case]:
         replay = inputs.capture(lambda: product(slice(m), out[0]))
         out[0].fill_(torch.nan)
         replay()
-        finish(inputs.device)  # before the graph goes
+        wait_for_device(inputs.device)  # before the graph goes
 
     wanted = reference.linear_bf16(x, w, bias, residual)
     yield Case(f"linear_bf16 of cuBLAS {shape}", lambda m, out: product(slice(m), out[0]), (wanted,), (near(1e-4),))

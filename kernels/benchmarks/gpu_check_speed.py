@@ -28,7 +28,7 @@ from quasar_lab.models.cuda_graphs import Runtime
 from quasar_lab.models.decoder import Bf16Linear, Decoder, Int8Linear, Layer
 from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.rotation import rotation_matrix
-from quasar_lab.support.machine import finish, percentiles
+from quasar_lab.support.machine import percentiles, wait_for_device
 
 QWEN3_8B = ModelConfig(
     family="qwen3", hidden=4096, layers=36, heads=32, kv_heads=8, head_dim=128, mlp=12288, vocab=151936, context=8192,
@@ -75,7 +75,7 @@ class Bench:
         begun = self.runtime.mark()
         replay()
         ended = self.runtime.mark()
-        finish(self.device)
+        wait_for_device(self.device)
         return self.runtime.seconds(begun, ended) / calls
 
     def cache_bytes(self) -> int:
@@ -291,7 +291,7 @@ def _passes(
         for sample in range(samples + 1):
             begun = perf_counter()
             verifier.forward([1] * width, cache, **options)
-            finish(verifier.device)
+            wait_for_device(verifier.device)
             if sample:  # the first compiles and captures
                 spent.append(1e3 * (perf_counter() - begun))
             verifier.rollback(cache, context)

@@ -223,7 +223,7 @@ def _run(
         "backend": first.backend,
         "threads": threads(_parts(verifiers)[0]),
         "model": first.identity["model"],
-        **stamp(),
+        **stamp().to_json(),
     }
 
 

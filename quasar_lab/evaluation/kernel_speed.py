@@ -158,5 +158,5 @@ def measure(
         "threads": cpu.get_threads(),
         "samples": samples,
         "kernels": rows,
-        **stamp(),
+        **stamp().to_json(),
     }

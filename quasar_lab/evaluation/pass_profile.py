@@ -97,7 +97,7 @@ def measure(
         "device": first.device,
         "backend": first.backend,
         "threads": threads(first),
-        **stamp(),
+        **stamp().to_json(),
     }
 
 

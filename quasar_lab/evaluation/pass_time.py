@@ -9,7 +9,7 @@ Where a pass is not bound by memory, it is bound by arithmetic. That ceiling is 
 of each verifier's own kernel, so wide that every weight, once read, is used CEILING_WIDTH times. Floor and ceiling
 together are the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009).
 
-On a GPU a call returns before its work is done, so every clock waits for the device (`finish`) before it is read, and
+On a GPU a call returns before its work is done, so every clock waits for the device (`wait_for_device`) before it is read, and
 the bandwidth is that of a copy, bytes read and bytes written.
 
 What is lost: caches. The embedded model's INT8 weights are 134 MB, above any last-level cache here; a smaller model
@@ -29,7 +29,7 @@ from quasar_lab.models.cuda_graphs import CudaRuntime
 from quasar_lab.models.decoder import Decoder, Int8Linear
 from quasar_lab.support.errors import InputError
 from quasar_lab.support.json_schema import parse
-from quasar_lab.support.machine import finish, gpu_name, percentiles, stamp
+from quasar_lab.support.machine import gpu_name, percentiles, stamp, wait_for_device
 from quasar_lab.support.progress import track
 
 STREAM_BYTES = 256 * 2**20
@@ -103,7 +103,7 @@ class StepTimer:
                 if width in self._widths[verifier.name]:
                     begun = time.perf_counter()
                     out = verifier.forward(ids, cache)
-                    finish(verifier.device)
+                    wait_for_device(verifier.device)
                     times[verifier.name][width] = 1e3 * (time.perf_counter() - begun)
                     if out.seconds is not None:
                         self.device_ms[verifier.name, width].append(1e3 * out.seconds())
@@ -159,7 +159,7 @@ class CeilingTimer:
             first = self._runtime.mark()
             product()
             last = self._runtime.mark()
-            finish("cuda")
+            wait_for_device("cuda")
             return self._runtime.seconds(first, last)
         begun = time.perf_counter()
         product()
@@ -235,7 +235,7 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
         "context": context,
         "steps": rows,
         "ceilings": ceilings.rows(),
-        **stamp(),
+        **stamp().to_json(),
         **note,
     }
 

@@ -17,6 +17,7 @@ beside the INT8 ones; where both are there anyway, with an audit, every prefill 
 last layer in BF16, where 2 % more bytes help most, takes off 8 % of the KL, and every step reads them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor

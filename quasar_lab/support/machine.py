@@ -4,13 +4,15 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
+
+from quasar_lab.support.result import Result
 
 
 def percentiles(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -21,15 +23,25 @@ def percentiles(samples: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def finish(device: str) -> None:
+def wait_for_device(device: str) -> None:
     """Waits until the device has done what it was given; on a CPU a call returns when its work is done."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
-def stamp() -> dict[str, Any]:
-    """When, and with which versions: every saved measurement carries it."""
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "cpu": cpu_name(), "versions": versions()}
+@dataclass(frozen=True)
+class Stamp(Result):
+    """When a measurement was made, on which processor and with which versions: every saved result carries it."""
+
+    date: str
+    """ISO 8601, in UTC, to the second."""
+    cpu: str
+    versions: dict[str, str]
+
+
+def stamp() -> Stamp:
+    """The stamp of a measurement that is made now."""
+    return Stamp(datetime.now(UTC).isoformat(timespec="seconds"), cpu_name(), versions())
 
 
 def cpu_name() -> str:
