@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import torch
 from quasar_kernels import triton
 from quasar_kernels.stand_in import StandIn
-from test_audit import smoothed
 from tiny_models import write_checkpoint
+from tiny_quantized import smoothed
 from toys import FixedDrafter
 
 import quasar_lab as ql

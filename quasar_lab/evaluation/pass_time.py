@@ -9,7 +9,7 @@ Where a pass is not bound by memory, it is bound by arithmetic. That ceiling is 
 of each verifier's own kernel, so wide that every weight, once read, is used CEILING_WIDTH times. Floor and ceiling
 together are the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009).
 
-On a GPU a call returns before its work is done, so every clock waits for the device (`wait_for_device`) before it is read, and
+On a GPU a call returns before its work is done, so every clock waits for the device before it is read, and
 the bandwidth is that of a copy, bytes read and bytes written.
 
 What is lost: caches. The embedded model's INT8 weights are 134 MB, above any last-level cache here; a smaller model

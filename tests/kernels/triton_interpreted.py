@@ -31,8 +31,8 @@ from quasar_kernels import reference
 from quasar_kernels import triton as ops
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton import launch, scratch, tiles
-from test_audit import smoothed
 from tiny_models import write_checkpoint
+from tiny_quantized import smoothed
 
 import quasar_lab as ql
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from quasar_kernels import reference
 from quasar_kernels.stand_in import StandIn
 from quasar_kernels.threads import single_torch_thread
-from test_audit import same_but_for_time, smoothed
 from tiny_models import write_checkpoint
+from tiny_quantized import same_but_for_time, smoothed
 from toys import VOCAB, FixedDrafter, SamplingDrafter
 
 import quasar_lab as ql

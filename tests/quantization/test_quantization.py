@@ -15,12 +15,12 @@ from tiny_models import FAMILIES, write_checkpoint
 import quasar_lab as ql
 from quasar_lab.models.checkpoint import PARTS
 from quasar_lab.models.decoder import Int8Linear, bf16_decoder
-from quasar_lab.quantization import calibration, recipes, saved_model, smoothing
+from quasar_lab.quantization import calibration, folding, recipes, saved_model, smoothing
 from quasar_lab.quantization.calibration import collect
 from quasar_lab.quantization.folding import quantized_tensors
+from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.layer_error import output_error
 from quasar_lab.quantization.recipes import Recipe, candidates, least_error, mappings, parse_recipe
-from quasar_lab.quantization.saved_model import quantize_weight
 from quasar_lab.support.errors import CalibrationError, NotInThisVersion, QuasarError, RecipeError
 
 SEQUENCES = [torch.randint(0, 94, (40,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(3)]
@@ -49,7 +49,7 @@ def test_folding_is_exact_before_rounding(family, recipe, tmp_path, monkeypatch)
     def as_it_is(weight):
         return weight, torch.ones(weight.shape[0])
 
-    monkeypatch.setattr(saved_model, "quantize_weight", as_it_is)
+    monkeypatch.setattr(folding, "quantize_weight", as_it_is)
     monkeypatch.setattr(reference, "quantize_rows", lambda x, transform=None: as_it_is(apply_transform(x, transform)))
     monkeypatch.setattr(
         reference,

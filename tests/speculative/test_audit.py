@@ -1,22 +1,18 @@
 """An INT8 verifier audited by BF16 writes the BF16 model's own text."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 from tiny_models import write_checkpoint
+from tiny_quantized import RECIPES, same_but_for_time, smoothed
 from toys import VOCAB, FixedDrafter, toy_pair
 
 import quasar_lab as ql
 from quasar_lab.models.decoder import Output
 from quasar_lab.models.input_map import ValueMap, of_all_layers
-from quasar_lab.quantization import saved_model
-from quasar_lab.quantization.calibration import collect
-from quasar_lab.quantization.recipes import Recipe, candidates
 from quasar_lab.speculative import audit
 from quasar_lab.speculative.audit import Audited, Auditor
 from quasar_lab.speculative.drafters import NoDrafter
@@ -24,18 +20,6 @@ from quasar_lab.speculative.pass_times import interpolate
 from quasar_lab.support.errors import InputError
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-
-
-RECIPES = [Recipe("x", "smoothquant", 0.7), Recipe("x", "shifted", 0.7), Recipe("x", "rotated")]
-
-
-def smoothed(model, folder, recipe=RECIPES[0]):
-    """W8A8 of a model without a tokenizer: calibrated on ids."""
-    found = {key: first for key, (first,) in candidates(model.checkpoint, collect(model, [PROMPT * 5]), recipe).items()}
-    save_file(saved_model.quantized_tensors(model.checkpoint, found), folder / "weights.safetensors")
-    record = {"schema": saved_model.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny"}
-    (folder / "recipe.json").write_text(json.dumps(record))
-    return saved_model.load_quantized(model, folder, "w8a8")
 
 
 def error(found, wanted):
@@ -375,12 +359,6 @@ def test_the_embedded_model_audited_writes_its_bf16_text(embedded, w8a8):
                     assert run[key] == plain[key], (question.id, drafter, options)
                 refused += run["flips"]
     assert refused, "nothing was refused: this shows little"
-
-
-def same_but_for_time(trace):
-    return [
-        {key: value for key, value in vars(record).items() if key != "ms"} for record in (trace.prefill, *trace.steps())
-    ]
 
 
 def test_a_seed_repeats_the_run(tiny, fasts):

@@ -7,7 +7,7 @@ import torch
 from toys import VOCAB, FixedDrafter, SamplingDrafter, exact_law, law_p_value, toy_pair
 
 import quasar_lab as ql
-from quasar_lab.speculative import audit, generation, sampling
+from quasar_lab.speculative import audit, generation, rejection
 from quasar_lab.speculative.audit import Auditor
 from quasar_lab.speculative.drafters import NoDrafter
 
@@ -100,7 +100,7 @@ def test_a_planted_q_is_seen(monkeypatch, case, change):
 
 
 def test_a_planted_residual_is_seen(monkeypatch):
-    monkeypatch.setattr(sampling, "residual", lambda p, token, q: p)
+    monkeypatch.setattr(rejection, "residual", lambda p, token, q: p)
     assert p_value("bonus behind each token") < 0.001
 
 

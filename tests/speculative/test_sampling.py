@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toys import VOCAB, FixedDrafter, SamplingDrafter, ToyVerifier, exact_law, law_p_value
 
 import quasar_lab as ql
-from quasar_lab.speculative import generation, sampling
+from quasar_lab.speculative import generation, rejection, sampling
 from quasar_lab.speculative.drafters import Draft, NoDrafter
 from quasar_lab.speculative.sampling import Sampling, draw, residual, target
 from quasar_lab.support.errors import InputError
@@ -63,7 +63,7 @@ def test_joint_law_is_the_target_in_one_case():
 
 
 def test_a_planted_residual_is_seen(monkeypatch):
-    monkeypatch.setattr(sampling, "residual", lambda p, token, q: p)
+    monkeypatch.setattr(rejection, "residual", lambda p, token, q: p)
     assert p_value({"temperature": 1.0}, DRAFTERS["one-hot"]) < 0.001
 
 
