@@ -11,8 +11,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,6 +36,9 @@ from quasar_lab.cli.common import (
 )
 from quasar_lab.support.errors import InputError, NotInThisVersion, QuasarError
 from quasar_lab.support.storage import check_writable
+
+if TYPE_CHECKING:
+    from quasar_lab.evaluation.fidelity import AnswerFlips, TextFidelity
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(bench, name="bench")
@@ -252,7 +256,7 @@ def fidelity(
 
     Example: quasar-lab fidelity --verifier w8a8 --text book.txt --tokens 4096
     """
-    from quasar_lab.evaluation.fidelity import compare, own_text, read_tokens
+    from quasar_lab.evaluation.fidelity import compare, on_own_answers, read_tokens
     from quasar_lab.evaluation.questions import ours
 
     if skip < 0 or (tokens is not None and tokens < 2):
@@ -266,45 +270,50 @@ def fidelity(
     found = compare(base, other, read_tokens(base, text, skip, tokens), window)
     questions = ours(answers)
     if questions:
-        own = own_text(base, other, [question.turns[0] for question in questions], answer_tokens)
-        for answer, question in zip(own["answers"], questions, strict=True):
-            answer["question_id"], answer["category"] = question.id, question.category
-        found["own_text"] = own
+        own = on_own_answers(base, other, [question.turns[0] for question in questions], answer_tokens)
+        found = replace(found, own_text=own.labelled(questions))
     if json_:
-        print_json(found)
+        print_json(found.to_json())
         return
     _print_fidelity(found)
 
 
-def _print_fidelity(found: dict[str, Any]) -> None:
-    print_pairs({key: value for key, value in found.items() if not isinstance(value, list | dict)})
-    if "own_text" not in found:
+def _print_fidelity(found: "TextFidelity") -> None:
+    print_pairs({key: value for key, value in found.to_json().items() if not isinstance(value, list | dict)})
+    own = found.own_text
+    if own is None:
         return
-    own = found["own_text"]
-    same = sum(answer["first"] is None for answer in own["answers"])
+    same = sum(answer.first is None for answer in own.answers)
     print(
-        f"\non {own['base']}'s own greedy answers: {own['flips']} of {own['tokens']} tokens flip "
-        f"({own['flip_rate']:.2%}), KL {own['kl_mean']:.4g}\n"
-        f"left to write, {own['verifier']} gives {same} of {len(own['answers'])} answers unchanged\n"
+        f"\non {own.base}'s own greedy answers: {own.flips} of {own.tokens} tokens flip "
+        f"({own.flip_rate:.2%}), KL {own.kl_mean:.4g}\n"
+        f"left to write, {own.verifier} gives {same} of {len(own.answers)} answers unchanged\n"
     )
     headings = {
         "question": "question",
         "tokens": "tokens",
         "flips": "flips",
         "position": "first at",
-        "expected_piece": own["base"],
-        "got_piece": own["verifier"],
-        "margin": f"margin of {own['base']}",
+        "expected": own.base,
+        "got": own.verifier,
+        "margin": f"margin of {own.base}",
     }
-    print_table([_answer_row(answer) for answer in own["answers"]], headings)
+    print_table([_answer_row(answer) for answer in own.answers], headings)
 
 
-def _answer_row(answer: dict[str, Any]) -> dict[str, Any]:
+def _answer_row(answer: "AnswerFlips") -> dict[str, object]:
     from quasar_lab.cli.print_trace import visible
 
-    first: dict[str, Any] = answer["first"] or dict.fromkeys(("position", "expected_piece", "got_piece", "margin"))
-    pieces = {key: first[key] and visible(first[key]) for key in ("expected_piece", "got_piece")}
-    return {"question": f"{answer['category']} {answer['question_id']}", **answer, **first, **pieces}
+    first = answer.first
+    return {
+        "question": f"{answer.category} {answer.question_id}",
+        "tokens": answer.tokens,
+        "flips": answer.flips,
+        "position": first and first.position,
+        "expected": first and visible(first.expected_piece),
+        "got": first and visible(first.got_piece),
+        "margin": first and first.margin,
+    }
 
 
 @app.command()

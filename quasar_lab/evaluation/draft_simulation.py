@@ -11,13 +11,16 @@ text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quasar_lab.evaluation.questions import Question
 from quasar_lab.speculative.drafters import make_drafter
 from quasar_lab.speculative.generation import MAX_GAMMA, Verifier, generate
 from quasar_lab.support.errors import InputError
 from quasar_lab.support.progress import track
+from quasar_lab.support.result import Result
+
+ALL = "all"
+"""The category of the row that counts every answer."""
 
 
 @dataclass(frozen=True)
@@ -81,28 +84,66 @@ def rounds(answer: Answer, drafter: str = "ngram", gamma: int = 4) -> list[Rehea
     return found
 
 
-def table(answered: Sequence[Answer], drafter: str = "ngram", gamma: int = 4) -> list[dict[str, Any]]:
-    """Per category, and for "all" together: prompts, new_tokens, rounds, drafted, accepted, mean_acceptance_length and
-    draft_acceptance_rate (None where nothing was drafted). Categories in alphabetical order.
-    """
+@dataclass(frozen=True)
+class SimulatedAcceptance(Result):
+    """How far the drafts of one drafter would have been kept, on the answers of one category."""
+
+    category: str
+    """ "all": the answers of every category together."""
+    prompts: int
+    new_tokens: int
+    rounds: int
+    drafted: int
+    """Tokens drafted in all rounds."""
+    accepted: int
+    """Of these, tokens kept."""
+    mean_acceptance_length: float | None
+    """τ, tokens per round. None without rounds."""
+    draft_acceptance_rate: float | None
+    """accepted / drafted. None where nothing was drafted."""
+
+
+def table(answered: Sequence[Answer], drafter: str = "ngram", gamma: int = 4) -> list[SimulatedAcceptance]:
+    """A row per category in alphabetical order, and behind them one for "all" together."""
     by_category: dict[str, list[Answer]] = {}
     for item in sorted(answered, key=lambda item: item.category):
         by_category.setdefault(item.category, []).append(item)
     rows = []
-    for category, items in [*by_category.items(), ("all", list(answered))]:
+    for category, items in [*by_category.items(), (ALL, list(answered))]:
         every = [record for item in items for record in rounds(item, drafter, gamma)]
-        drafted, accepted = sum(record.drafted for record in every), sum(record.accepted for record in every)
+        drafted = sum(record.drafted for record in every)
+        accepted = sum(record.accepted for record in every)
         emitted = sum(record.emitted for record in every)
         rows.append(
-            {
-                "category": category,
-                "prompts": len(items),
-                "new_tokens": emitted + len(items),
-                "rounds": len(every),
-                "drafted": drafted,
-                "accepted": accepted,
-                "mean_acceptance_length": emitted / len(every) if every else None,
-                "draft_acceptance_rate": accepted / drafted if drafted else None,
-            }
+            SimulatedAcceptance(
+                category=category,
+                prompts=len(items),
+                new_tokens=emitted + len(items),
+                rounds=len(every),
+                drafted=drafted,
+                accepted=accepted,
+                mean_acceptance_length=emitted / len(every) if every else None,
+                draft_acceptance_rate=accepted / drafted if drafted else None,
+            )
         )
     return rows
+
+
+@dataclass(frozen=True)
+class SettingsSweep(Result):
+    """The rows of `table` for many settings of the n-gram drafter."""
+
+    by_gamma: dict[int, list[SimulatedAcceptance]]
+    """γ → rows, with one longest lookup."""
+    by_lookup: dict[int, list[SimulatedAcceptance]]
+    """Longest lookup → rows, with one γ."""
+
+
+def sweep(
+    answered: Sequence[Answer], gammas: Sequence[int], lookups: Sequence[int], longest: int = 3, gamma: int = 4
+) -> SettingsSweep:
+    """Every γ of `gammas` with lookups of at most `longest`, and every lookup length of `lookups` with `gamma`."""
+    return SettingsSweep(
+        by_gamma={value: table(answered, f"ngram:{longest}", value) for value in gammas},
+        by_lookup={value: table(answered, f"ngram:{value}", gamma) for value in lookups},
+    )
