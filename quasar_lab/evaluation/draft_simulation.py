@@ -85,7 +85,7 @@ def rounds(answer: Answer, drafter: str = "ngram", gamma: int = 4) -> list[Rehea
 
 
 @dataclass(frozen=True)
-class SimulatedAcceptance(Result):
+class CategoryAcceptance(Result):
     """How far the drafts of one drafter would have been kept, on the answers of one category."""
 
     category: str
@@ -103,7 +103,7 @@ class SimulatedAcceptance(Result):
     """accepted / drafted. None where nothing was drafted."""
 
 
-def table(answered: Sequence[Answer], drafter: str = "ngram", gamma: int = 4) -> list[SimulatedAcceptance]:
+def table(answered: Sequence[Answer], drafter: str = "ngram", gamma: int = 4) -> list[CategoryAcceptance]:
     """A row per category in alphabetical order, and behind them one for "all" together."""
     by_category: dict[str, list[Answer]] = {}
     for item in sorted(answered, key=lambda item: item.category):
@@ -115,7 +115,7 @@ def table(answered: Sequence[Answer], drafter: str = "ngram", gamma: int = 4) ->
         accepted = sum(record.accepted for record in every)
         emitted = sum(record.emitted for record in every)
         rows.append(
-            SimulatedAcceptance(
+            CategoryAcceptance(
                 category=category,
                 prompts=len(items),
                 new_tokens=emitted + len(items),
@@ -133,9 +133,9 @@ def table(answered: Sequence[Answer], drafter: str = "ngram", gamma: int = 4) ->
 class SettingsSweep(Result):
     """The rows of `table` for many settings of the n-gram drafter."""
 
-    by_gamma: dict[int, list[SimulatedAcceptance]]
+    by_gamma: dict[int, list[CategoryAcceptance]]
     """γ → rows, with one longest lookup."""
-    by_lookup: dict[int, list[SimulatedAcceptance]]
+    by_lookup: dict[int, list[CategoryAcceptance]]
     """Longest lookup → rows, with one γ."""
 
 

@@ -33,6 +33,7 @@ from quasar_kernels import top_rows
 from torch import Tensor
 
 from quasar_lab.evaluation.histogram import Histogram, LogBins
+from quasar_lab.evaluation.origin import Origin, origin_of
 from quasar_lab.evaluation.questions import Question
 from quasar_lab.evaluation.text_difference import Difference, difference, emitted, first_difference
 from quasar_lab.models.decoder import Decoder, Taps
@@ -40,7 +41,7 @@ from quasar_lab.speculative.generation import Prompt, generate
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support.errors import CheckpointError, InputError
 from quasar_lab.support.progress import track
-from quasar_lab.support.result import Result, left_out
+from quasar_lab.support.result import Result, flat, left_out
 from quasar_lab.support.storage import why_unreadable
 
 __all__ = [
@@ -96,7 +97,7 @@ class Flip(Result):
     kl: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fidelity(Result):
     """How far `verifier` is from `base`, over all positions that were read."""
 
@@ -123,9 +124,7 @@ class Fidelity(Result):
     """Name of the model that is held to be right."""
     verifier: str
     """Name of the model that is compared with it."""
-    model: str
-    device: str
-    backend: str
+    origin: Origin = flat()
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class AnswerFlips(Result):
     category: str | None = left_out()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AnswerFidelity(Fidelity):
     """Fidelity on greedy answers of `base`. Only the tokens of the answers count."""
 
@@ -165,7 +164,7 @@ class BlockError(Result):
     error: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TextFidelity(Fidelity):
     """Fidelity on a text."""
 
@@ -359,9 +358,7 @@ class Tally:
             flip_margins=[*self._flips],
             base=self._base.name,
             verifier=self._other.name,
-            model=self._other.identity["model"],
-            device=self._other.identity["device"],
-            backend=self._other.identity["backend"],
+            origin=origin_of(self._other),
         )
 
 

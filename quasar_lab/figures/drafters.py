@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from quasar_lab.evaluation.draft_simulation import ALL, Answer, SettingsSweep, SimulatedAcceptance, sweep, table
+from quasar_lab.evaluation.draft_simulation import ALL, Answer, CategoryAcceptance, SettingsSweep, sweep, table
 from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, PURPLE, SKY, VERMILION, escape, framed
 
 CATEGORY_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
@@ -32,7 +32,7 @@ def tau_by_text(
     return framed(_bars_by_text(rows), "The text decides", said, identity, height=430, left=112, head=24)
 
 
-def _bars_by_text(rows: Sequence[SimulatedAcceptance]) -> go.Figure:
+def _bars_by_text(rows: Sequence[CategoryAcceptance]) -> go.Figure:
     ordered = sorted(rows, key=lambda row: (row.category != ALL, row.mean_acceptance_length or 0))
     figure = make_subplots(
         rows=1,
@@ -71,7 +71,7 @@ def _bars_by_text(rows: Sequence[SimulatedAcceptance]) -> go.Figure:
 
 def _bars(
     figure: go.Figure,
-    rows: Sequence[SimulatedAcceptance],
+    rows: Sequence[CategoryAcceptance],
     *,
     name: str,
     values: Sequence[float | None],
@@ -130,7 +130,7 @@ def _lines_by_settings(found: SettingsSweep) -> go.Figure:
     return figure.update_yaxes(title_text="τ, tokens per round", gridcolor=LINE, row=1, col=1)
 
 
-def _lines(figure: go.Figure, tables: Mapping[int, Sequence[SimulatedAcceptance]], column: int) -> None:
+def _lines(figure: go.Figure, tables: Mapping[int, Sequence[CategoryAcceptance]], column: int) -> None:
     """A line per category over the settings of one panel. tables: setting → its rows, categories in the same order."""
     names = [row.category for row in next(iter(tables.values()))]
     colours = {**dict(zip(names, CATEGORY_COLOURS, strict=False)), ALL: INK}

@@ -42,12 +42,7 @@ def divergence(result: Fidelity) -> go.Figure:
 
 
 def _identity(result: Fidelity) -> dict[str, str]:
-    return {
-        "model": result.model,
-        "recipe": f"{result.verifier} against {result.base}",
-        "device": result.device,
-        "backend": result.backend,
-    }
+    return {**result.origin.to_json(), "recipe": f"{result.verifier} against {result.base}"}
 
 
 def _positions(figure: go.Figure, result: Fidelity) -> None:

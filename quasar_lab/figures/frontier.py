@@ -44,12 +44,12 @@ def frontier(rows: Sequence[FrontierRow]) -> go.Figure:
     _recipe_labels(figure, ordered, names)
     first = rows[0].fidelity
     facts = [f"{first.tokens} tokens in windows of {first.window}"]
-    facts += [FOUR_BIT] if first.model == ID else []
+    facts += [FOUR_BIT] if first.origin.model == ID else []
     return framed(
         figure,
         "Nearness to BF16, and its price in bytes",
         " · ".join(facts),
-        {"model": first.model, "device": first.device, "backend": first.backend},
+        {**first.origin.to_json(), "recipe": None},
         height=640,
         left=12 + 7 * max(map(len, names)),
         head=24,

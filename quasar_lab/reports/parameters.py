@@ -1,7 +1,7 @@
 """What a notebook can be told: the plain literals of its cell tagged `parameters`, and their types.
 
-papermill accepts any name and any value, so with a misspelt name a report would run for minutes and change nothing. Here
-names and types are checked against the notebook before anything runs.
+papermill accepts any name and any value, so with a misspelt name a report would run for minutes and change nothing.
+Here names and types are checked against the notebook before anything runs.
 """
 
 import ast

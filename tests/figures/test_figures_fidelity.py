@@ -99,7 +99,7 @@ class TestDivergence:
     def test_tokens_are_no_markup(self, read):
         assert "&lt;img" in json.dumps(figures.divergence(read).to_plotly_json(), default=list)
         assert markup(figures.divergence(read)) == markup(figures.flip_margins(read)) == []
-        hostile = replace(read, model=HOSTILE[0], base=HOSTILE[1], verifier=HOSTILE[0])
+        hostile = replace(read, origin=replace(read.origin, model=HOSTILE[0]), base=HOSTILE[1], verifier=HOSTILE[0])
         assert markup(figures.divergence(hostile)) == markup(figures.flip_margins(hostile)) == []
 
 
