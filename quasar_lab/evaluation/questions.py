@@ -1,8 +1,8 @@
 """Questions to measure on: JSON lines in the format of Spec-Bench, read strictly.
 
 Each line is an object with ``question_id``, ``category``, ``turns`` (one or more user messages, which are answered in
-order) and, where there is a right answer, ``reference``. A file with one bad line is refused before any model loads, and
-the error names the line. A benchmark that left out bad lines would measure something else than it says.
+order) and, where there is a right answer, ``reference``. A file with one bad line is refused before any model loads,
+and the error names the line. A benchmark that left out bad lines would measure something else than it says.
 """
 
 from dataclasses import dataclass

@@ -20,8 +20,8 @@ def enabled(interactive: bool) -> bool:
 def put(area: ipywidgets.Output, figure: go.Figure) -> None:
     """Shows a figure in an output area, in place of what was there.
 
-    The content of the area is set. It is not displayed, because a display from a callback may appear below another cell,
-    and because a `FigureWidget` would store 5 MB of script in the notebook.
+    The content of the area is set and not displayed, because a display from a callback may appear below another cell. A
+    `FigureWidget` would store 5 MB of script in the notebook.
     """
     data: Json = {
         "application/vnd.plotly.v1+json": json.loads(figure.to_json()),

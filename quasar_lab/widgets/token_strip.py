@@ -46,7 +46,7 @@ class TokenStrip(anywidget.AnyWidget):
         self.on_msg(self._heard)
 
     def run(self, generation: Generation, done: Callable[[Trace], None] | None = None) -> None:
-        """Starts `generation` in a thread of its own and shows its rounds. done: is called with the trace, in that thread.
+        """Starts `generation` in a thread of its own and shows its rounds. done: called with the trace, in that thread.
 
         Raises InputError while another run goes on.
         """
