@@ -38,7 +38,7 @@ import gpu_check_ops as op_checks  # noqa: E402
 import gpu_check_speed as speed  # noqa: E402
 import gpu_check_text as text_checks  # noqa: E402
 from quasar_kernels import BackendUnavailable, select  # noqa: E402
-from quasar_kernels.stand_in import StandIn  # noqa: E402
+from quasar_kernels.simulated_device import SimulatedDevice  # noqa: E402
 
 from quasar_lab.evaluation import pass_time  # noqa: E402
 from quasar_lab.models.cuda_graphs import CudaRuntime  # noqa: E402
@@ -259,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"--only is {options.only!r}; accepted: {', '.join(SECTIONS)}", file=sys.stderr)
         return 2
     if options.cpu_rehearsal:
-        ops: Any = StandIn()
+        ops: Any = SimulatedDevice()
         bench = speed.Bench(ops, "cpu", ops, options.seed)
     else:
         try:

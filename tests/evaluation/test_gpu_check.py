@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from quasar_kernels import reference
-from quasar_kernels.stand_in import StandIn
+from quasar_kernels.simulated_device import SimulatedDevice
 from quasar_kernels.threads import single_torch_thread
 from quasar_kernels.triton import tiles
 
@@ -73,14 +73,14 @@ def test_a_rehearsal_runs_every_section_and_reports_no_speed(check, tmp_path, ca
 
 
 def test_a_wrong_op_is_found_and_named(check, tmp_path, capsys, monkeypatch):
-    class Wrong(StandIn):
+    class Wrong(SimulatedDevice):
         def rmsnorm(self, x, w, eps, *, out):
             out.copy_(x)
 
         def top_table(self, logits, k, *, out=None):
             raise TypeError("no such kernel")
 
-    monkeypatch.setattr(check, "StandIn", Wrong)
+    monkeypatch.setattr(check, "SimulatedDevice", Wrong)
     status, found, table = rehearse(check, tmp_path, capsys, "--only", "ops")
     faults = {row["case"]: row["fault"] for row in found["ops"] if row["fault"]}
     assert status == 1
@@ -93,7 +93,7 @@ def test_a_wrong_op_is_found_and_named(check, tmp_path, capsys, monkeypatch):
 def planted(fault):
     """A backend whose rmsnorm (into a buffer) is right but for one thing."""
 
-    class Planted(StandIn):
+    class Planted(SimulatedDevice):
         def rmsnorm(self, x, w, eps, *, out):
             right = super().__getattr__("rmsnorm")(x, w, eps)
             if fault == "unwritten":
@@ -111,7 +111,7 @@ def planted(fault):
     ("fault", "said"), [("unwritten", "not written"), ("behind", "behind its end"), ("width", "other bits"), ("", None)]
 )
 def test_what_an_op_is_held_to(check, fault, said):
-    ops = planted(fault) if fault else StandIn()
+    ops = planted(fault) if fault else SimulatedDevice()
     inputs = check.op_checks.Inputs(ops, "cpu", ops.capture, 3)
     cases = {case.label: case for case in check.op_checks.row_cases(inputs, 96)}
     found = check.op_checks.examine(cases["rmsnorm 96"], "cpu")
@@ -127,7 +127,7 @@ def test_what_an_op_is_held_to(check, fault, said):
     ],
 )
 def test_the_vendors_product_is_checked_though_no_tile_asks_for_it(check, fault, where, said):
-    class Vendor(StandIn):
+    class Vendor(SimulatedDevice):
         def linear_bf16(self, x, w, bias, residual, *, out=None):
             asked = tiles.linear_tile("linear_bf16", w.shape[0], w.shape[1], torch.device("cpu"))["engine"] == "cublas"
             if not asked or (fault == "graph" and self._tape is not None):
@@ -151,18 +151,18 @@ def test_a_text_that_depends_on_the_width_is_found(check, tmp_path, capsys, monk
     def drifting(x, *more):
         return reference.linear_bf16(x * (1 + 1e-3 * (x.shape[0] > 1)), *more)
 
-    class Drifting(StandIn):
+    class Drifting(SimulatedDevice):
         def linear_bf16(self, *arguments, **options):
             return self._call(drifting, *arguments, **options)
 
-    monkeypatch.setattr(check, "StandIn", Drifting)
+    monkeypatch.setattr(check, "SimulatedDevice", Drifting)
     status, found, _ = rehearse(check, tmp_path, capsys, "--only", "text")
     assert status == 1
     assert found["text"][0]["case"] == "bf16: bits of 40 tokens in passes of 1…"
     assert "numbers differ" in found["text"][0]["fault"]
 
 
-class Turned(StandIn):
+class Turned(SimulatedDevice):
     """Its kernels overlap, and compute something else where they may not. seen: the passes of each kind."""
 
     def __init__(self):
@@ -182,7 +182,7 @@ class Turned(StandIn):
 
 
 def test_bits_that_depend_on_the_overlap_are_found(check, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(check, "StandIn", Turned)
+    monkeypatch.setattr(check, "SimulatedDevice", Turned)
     status, found, _ = rehearse(check, tmp_path, capsys, "--only", "text")
     faults = [row["case"] for row in found["text"] if row["fault"]]
     assert status == 1
@@ -250,7 +250,7 @@ def test_what_a_section_found_stays_when_it_fails(check, tmp_path, capsys, monke
 
 def test_a_sample_begins_on_a_busy_device(check, monkeypatch):
     """Else it would include what the host needs to launch a graph."""
-    bench, done = check.speed.Bench(StandIn(), "cpu", StandIn(), 1), []
+    bench, done = check.speed.Bench(SimulatedDevice(), "cpu", SimulatedDevice(), 1), []
     bench.device = "cuda"
     monkeypatch.setattr(check.speed, "finish", lambda device: done.append("finish"))
     monkeypatch.setattr(bench.runtime, "mark", lambda: done.append("mark") or len(done), raising=False)
@@ -263,7 +263,7 @@ def test_counts_are_those_of_a_step(check):
     """Ops that differ in their transform only count as one here."""
     called = Counter()
 
-    class Counted(StandIn):
+    class Counted(SimulatedDevice):
         def _call(self, op, *arguments, **options):
             if self._tape is not None:
                 called[op.__name__.lstrip("_")] += 1

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is for Linux")
-from quasar_kernels.stand_in import StandIn
+from quasar_kernels.simulated_device import SimulatedDevice
 from quasar_kernels.triton import compiled, tiles
 
 BENCHMARKS = Path(__file__).parents[2] / "kernels" / "benchmarks"
@@ -20,7 +20,7 @@ QWEN = next(shape for shape in compiled.SHAPES if shape.name == "Qwen3-8B")
 
 
 def bench():
-    return tune.Bench(StandIn(), "cpu", StandIn(), 0)
+    return tune.Bench(SimulatedDevice(), "cpu", SimulatedDevice(), 0)
 
 
 def test_the_search_walks_to_the_fastest_tile_and_measures_none_twice():
@@ -107,7 +107,7 @@ def test_what_matters_most_to_a_step_is_tuned_first():
 def test_a_product_is_measured_at_its_width_with_tiles_of_its_own(monkeypatch, op, rows):
     seen = []
 
-    class Watched(StandIn):
+    class Watched(SimulatedDevice):
         def _call(self, what, *arguments, **options):
             seen.append((arguments[0].shape[0], tiles._forced[op]))
             return super()._call(what, *arguments, **options)
@@ -115,7 +115,7 @@ def test_a_product_is_measured_at_its_width_with_tiles_of_its_own(monkeypatch, o
     monkeypatch.setattr(tune, "REPLAYS", 1)
     start, unsplit = tune.conservative(op, n=48, k=96), tune.UNSPLIT.get(op, {"split_k": 1})
     monkeypatch.setitem(tune.CHOICES, op, {name: [value, start[name]] for name, value in unsplit.items()})
-    entry = tune.tune_product(tune.Bench(Watched(), "cpu", StandIn(), 0), op, 48, 96)
+    entry = tune.tune_product(tune.Bench(Watched(), "cpu", SimulatedDevice(), 0), op, 48, 96)
     assert {row for row, _ in seen} == {rows}
     tried = [tile for place, (_, tile) in enumerate(seen) if tile not in [before for _, before in seen[:place]]]
     assert tried[:2] == [start, {**start, **unsplit}]
@@ -127,7 +127,7 @@ def test_a_product_is_measured_at_its_width_with_tiles_of_its_own(monkeypatch, o
 def test_attention_is_measured_over_a_short_and_a_long_context_in_turn(monkeypatch):
     seen = []
 
-    class Watched(StandIn):
+    class Watched(SimulatedDevice):
         def attend(self, q, k, v, lengths):
             seen.append((int(lengths.max()), k.shape[1]))
             return q.reshape(q.shape[0], -1)
@@ -135,7 +135,7 @@ def test_attention_is_measured_over_a_short_and_a_long_context_in_turn(monkeypat
     monkeypatch.setattr(tune, "REPLAYS", 1)
     monkeypatch.setitem(tune.CHOICES, "attend", {})
     small = compiled.Shape("tiny", 32, 32, 2, 1, 16, 64, 64, (1, 1))
-    entry = tune.tune_attention(tune.Bench(Watched(), "cpu", StandIn(), 0), small)
+    entry = tune.tune_attention(tune.Bench(Watched(), "cpu", SimulatedDevice(), 0), small)
     assert seen[:4] == [(1024, 16384), (8192, 16384)] * 2
     assert len(seen) % 2 == 0
     assert (entry["size"], entry["per"]) == (16, 2)
@@ -146,7 +146,7 @@ def run_main(monkeypatch, tmp_path, *arguments):
     """The script on a GPU that is made up."""
     monkeypatch.setattr(tune.ops, "unavailable", lambda: None)
     monkeypatch.setattr(tune.torch.cuda, "get_device_name", lambda: "GPU A")
-    monkeypatch.setattr(tune, "CudaRuntime", StandIn)
+    monkeypatch.setattr(tune, "CudaRuntime", SimulatedDevice)
     monkeypatch.setattr(tune, "Bench", lambda *given, **named: None)
     monkeypatch.setattr(sys, "argv", ["tune_triton.py", "--out", str(tmp_path), *arguments])
     tune.main()
