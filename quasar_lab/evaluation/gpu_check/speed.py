@@ -1,13 +1,15 @@
-"""How fast, on a GPU: products against the bandwidth of a copy, the other ops, and a step without graphs or without
-overlap.
+"""How fast on a GPU: products beside the bandwidth of a copy, the other ops, and a step without graphs or overlap.
 
-The time of an op is that of a CUDA graph of it between two events: launches cost nothing there, as in the engine.
-Copies of a weight take turns until together they exceed four times the L2 cache, so each is read from memory; BF16,
-W8A8 and the copy alternate sample by sample. How often a step has each op is beside it (`count`), so that what the ops
-of a step take one by one can be held against the step.
+## Idea
 
-The model is random, in the shapes of Qwen3-8B: speed depends on shapes, not on values. Its W8A8 is a true rounding of
-its BF16 weights with the rotations that the recipe `w8a8` gives these shapes, so its step does all the work there is.
+A step can be slow because its ops are slow, or because of what lies between them. So each op is timed alone, and beside
+it stands how often a step has it (`count`). The sum over all ops is then compared with the step: what is missing in
+that sum is launches, gaps and the host.
+
+## Choice
+
+An op is timed in a CUDA graph (`quasar_kernels.op_timing`). BF16, W8A8 and the copy alternate sample by sample, so that
+a change of the clock speed meets all of them. The model is that of `random_models`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,72 +17,20 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from quasar_kernels import Transform
-from quasar_kernels.reference import ROWS, rotate
-from torch import Tensor
+from quasar_kernels.op_timing import Bench, product_calls
 
+from quasar_lab.evaluation.gpu_check.random_models import rotation
+from quasar_lab.evaluation.gpu_check.results import OpTime, PassTime, ProductTime
 from quasar_lab.models.checkpoint import ModelConfig
-from quasar_lab.models.cuda_graphs import Runtime
-from quasar_lab.models.decoder import Bf16Linear, Decoder, Int8Linear, Layer
-from quasar_lab.quantization.gptq import quantize_weight
-from quasar_lab.quantization.rotation import rotation_matrix
+from quasar_lab.models.decoder import Decoder
 from quasar_lab.support.machine import percentiles, wait_for_device
 
-QWEN3_8B = ModelConfig(
-    family="qwen3", hidden=4096, layers=36, heads=32, kv_heads=8, head_dim=128, mlp=12288, vocab=151936, context=8192,
-    eps=1e-6, rope_theta=1e6, rope_scaling=None, window=0, tied=False, qk_norm=True, eos_ids=(),
-)  # fmt: skip
-TINY = replace(QWEN3_8B, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=96, vocab=211, context=512)
-CALLS = 16
-"""Calls of an op in one graph, at least: one alone is shorter than an event is sharp."""
-SLICE = 2**25
-"""Weights that are rotated at a time, in FP32."""
+Key = TypeVar("Key")
 
-
-class Bench:
-    """Where to measure: ops, device, and how to capture. Without CUDA it goes through the motions."""
-
-    def __init__(self, ops: Any, device: str, runtime: Runtime, seed: int):
-        self.ops, self.device, self.runtime = ops, device, runtime
-        self.generator = torch.Generator(device=device).manual_seed(seed)
-        self.activations = ops.activations(torch.device(device))
-
-    def normal(self, *shape: int, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.randn(*shape, generator=self.generator, device=self.device, dtype=dtype).mul_(scale)
-
-    def timed(self, calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
-        """Captures the calls, repeated to at least CALLS; each sample is then seconds per call."""
-        rounds = -(-CALLS // len(calls))
-
-        def work() -> None:
-            for _ in range(rounds):
-                for call in calls:
-                    call()
-
-        return partial(self._sample, self.runtime.capture(work), rounds * len(calls), calls)
-
-    def _sample(self, replay: Callable[[], None], calls: int, kept: Sequence[Callable[[], object]]) -> float:
-        """kept: the calls, whose operands a graph knows by address only."""
-        if self.device != "cuda":
-            begun = perf_counter()
-            replay()
-            return (perf_counter() - begun) / calls
-        # A mark on an idle device is passed at once, and what the host needs to launch the graph would be measured too:
-        # so the device is still busy with a replay when the one between the marks is launched.
-        replay()
-        begun = self.runtime.mark()
-        replay()
-        ended = self.runtime.mark()
-        wait_for_device(self.device)
-        return self.runtime.seconds(begun, ended) / calls
-
-    def cache_bytes(self) -> int:
-        """Of the last-level cache."""
-        return torch.cuda.get_device_properties(0).L2_cache_size if self.device == "cuda" else 4096
+PRODUCTS = ("linear_bf16", "linear_w8a8")
 
 
 def step_context(config: ModelConfig) -> int:
@@ -94,54 +44,49 @@ def product_shapes(config: ModelConfig) -> dict[str, tuple[int, int, int]]:
     return {**shapes, "lm_head": (config.vocab, config.hidden, 1)}
 
 
-def products(
+def product_times(
     bench: Bench, config: ModelConfig, widths: Sequence[int], samples: int, bandwidth: Callable[[], float]
-) -> Iterator[dict[str, Any]]:
-    """Per shape, kind and width: µs as percentiles, bytes of weight, GB/s, and the share of `bandwidth` (GB/s) that was
-    measured between the samples."""
+) -> Iterator[ProductTime]:
+    """Per shape, kind and width. bandwidth: measures that of a copy, in GB/s."""
     for name, (outputs, inputs, count) in product_shapes(config).items():
-        work = {}
-        for kind in ("linear_bf16", "linear_w8a8"):
-            calls, size = product_calls(bench, kind, outputs, inputs)
-            work |= {(kind, width): (size, bench.timed([partial(call, width) for call in calls])) for width in widths}
-        times: dict[tuple[str, int], list[float]] = {key: [] for key in work}
-        streams = [bandwidth()]
-        for sample in range(samples + 1):
-            for key, (_, timer) in work.items():
-                seconds = timer()
-                if sample:  # the first round warms up
-                    times[key].append(seconds)
-        streams.append(bandwidth())
-        stream = percentiles(streams)[1]
-        for (kind, width), spent in times.items():
-            low, middle, high = percentiles(spent)
-            size = work[kind, width][0]
-            row = {"op": kind, "name": name, "shape": [outputs, inputs], "count": count, "width": width, "bytes": size}
-            speed = {"gb_s": size / middle / 1e9, "share_of_copy": size / middle / 1e9 / stream}
-            yield {**row, "us_p20": 1e6 * low, "us_p50": 1e6 * middle, "us_p80": 1e6 * high, **speed}
+        timers: dict[tuple[str, int], Callable[[], float]] = {}
+        sizes: dict[str, int] = {}
+        for op in PRODUCTS:
+            calls, sizes[op] = product_calls(bench, op, outputs, inputs)
+            timers |= {(op, width): bench.timed([partial(call, width) for call in calls]) for width in widths}
+        copies = [bandwidth()]
+        times = _sampled(timers, samples)
+        copies.append(bandwidth())
+        for (op, width), (low, middle, high) in times.items():
+            gigabytes = sizes[op] / middle / 1e9
+            yield ProductTime(
+                op=op,
+                name=name,
+                shape=(outputs, inputs),
+                count=count,
+                width=width,
+                bytes=sizes[op],
+                us_p20=1e6 * low,
+                us_p50=1e6 * middle,
+                us_p80=1e6 * high,
+                gb_s=gigabytes,
+                share_of_copy=gigabytes / percentiles(copies)[1],
+            )
 
 
-def product_calls(
-    bench: Bench, kind: str, outputs: int, inputs: int, rows: int = ROWS
-) -> tuple[list[Callable[[int], Tensor]], int]:
-    """(a call of 1…`rows` rows per copy of the weight, bytes of one copy); all calls write the same buffer."""
-    ops, device = bench.ops, bench.device
-    x, out = bench.normal(rows, inputs), torch.empty(rows, outputs, device=device)
-    size = outputs * inputs * (2 if kind == "linear_bf16" else 1)
-    copies = max(2, -(-4 * bench.cache_bytes() // size))
-    if kind == "linear_bf16":
-        x = x.to(bench.activations)
-        weights = [bench.normal(outputs, inputs, scale=inputs**-0.5, dtype=torch.bfloat16) for _ in range(copies)]
-        packed = [ops.pack_bf16(weight) for weight in weights]
-        return [lambda m, w=w: ops.linear_bf16(x[:m], w, out=out[:m]) for w in packed], size
-    integers = partial(torch.randint, -127, 128, generator=bench.generator, dtype=torch.int8, device=device)
-    q, scale, wscale = integers((rows, inputs)), bench.normal(rows).abs(), bench.normal(outputs).abs()
-    packed = [ops.pack_w8a8(integers((outputs, inputs))) for _ in range(copies)]
-    return [lambda m, w=w: ops.linear_w8a8(q[:m], scale[:m], w, wscale, out=out[:m]) for w in packed], size
+def _sampled(timers: dict[Key, Callable[[], float]], samples: int) -> dict[Key, tuple[float, float, float]]:
+    """Percentiles of each timer's seconds, all timers in turn; the first round warms up."""
+    spent: dict[Key, list[float]] = {key: [] for key in timers}
+    for sample in range(samples + 1):
+        for key, timer in timers.items():
+            seconds = timer()
+            if sample:
+                spent[key].append(seconds)
+    return {key: percentiles(seconds) for key, seconds in spent.items()}
 
 
 def other_counts(config: ModelConfig) -> dict[str, dict[str, int]]:
-    """Verifier → op of `other_ops` → how often it is in a step."""
+    """Verifier → op of `other_op_times` → how often it is in a step."""
     layers = config.layers
     both = {
         "embed_rows": 1,
@@ -154,37 +99,26 @@ def other_counts(config: ModelConfig) -> dict[str, dict[str, int]]:
     return {"bf16": {**both, **wide}, "w8a8": {**both, **int8}}
 
 
-def other_ops(bench: Bench, config: ModelConfig, widths: Sequence[int], samples: int) -> Iterator[dict[str, Any]]:
-    """Per op and width: µs as percentiles, and its count in a step of each verifier. Their rows lie in the cache, so
-    there is no bandwidth to speak of."""
+def other_op_times(bench: Bench, config: ModelConfig, widths: Sequence[int], samples: int) -> Iterator[OpTime]:
+    """Per op and width. The rows that these ops read lie in the cache, so no bandwidth is given."""
     counts = other_counts(config)
     for width in widths:
-        timers = {name: bench.timed([call]) for name, call in _others(bench, config, width).items()}
-        spent: dict[str, list[float]] = {name: [] for name in timers}
-        for sample in range(samples + 1):
-            for name, timer in timers.items():
-                seconds = timer()
-                if sample:
-                    spent[name].append(seconds)
-        for name, seconds_of in spent.items():
-            low, middle, high = (1e6 * seconds for seconds in percentiles(seconds_of))
+        timers = {name: bench.timed([call]) for name, call in other_calls(bench, config, width).items()}
+        for name, seconds_of in _sampled(timers, samples).items():
+            low, middle, high = (1e6 * seconds for seconds in seconds_of)
             count = {verifier: found.get(name, 0) for verifier, found in counts.items()}
-            yield {"op": name, "count": count, "width": width, "us_p20": low, "us_p50": middle, "us_p80": high}
+            yield OpTime(op=name, count=count, width=width, us_p20=low, us_p50=middle, us_p80=high)
 
 
-def _others(bench: Bench, config: ModelConfig, width: int) -> dict[str, Callable[[], object]]:
-    ops, device, size, inner = bench.ops, bench.device, config.hidden, config.mlp
+def other_calls(bench: Bench, config: ModelConfig, width: int) -> dict[str, Callable[[], object]]:
+    """Op → a call of it with `width` rows, for every op of a step that is no product."""
+    ops, size, inner = bench.ops, config.hidden, config.mlp
     stream, gate_up, gain = bench.normal(width, size), bench.normal(width, 2 * inner), bench.normal(size)
-    mixed, qkv = bench.normal(width, size).to(bench.activations), bench.normal(width, config.qkv_width)
-    turn, turn_inner = _rotation(bench, size), _rotation(bench, inner)
-    shape = config.kv_heads, config.context, config.head_dim
-    k, v = (bench.normal(*shape).to(bench.activations) for _ in "kv")
-    cos, sin = (bench.normal(config.context, config.head_dim // 2) for _ in "cs")
-    queries = bench.normal(width, config.heads, config.head_dim).to(bench.activations)
-    logits, gain_head = bench.normal(width, config.vocab), bench.normal(config.head_dim)
+    mixed, logits = bench.normal(width, size).to(bench.activations), bench.normal(width, config.vocab)
     table = bench.normal(config.vocab, size, dtype=torch.bfloat16)
-    ids = torch.arange(width, dtype=torch.int32, device=device)
-    calls: dict[str, Callable[[], object]] = {
+    ids = torch.arange(width, dtype=torch.int32, device=bench.device)
+    turn, turn_inner = rotation(bench, size), rotation(bench, inner)
+    return {
         "embed_rows": lambda: ops.embed_rows(table, ids),
         "rmsnorm": lambda: ops.rmsnorm(stream, gain, 1e-6),
         "rmsnorm_quantize, rotated": lambda: ops.rmsnorm_quantize(stream, gain, 1e-6, turn),
@@ -192,79 +126,42 @@ def _others(bench: Bench, config: ModelConfig, width: int) -> dict[str, Callable
         "silu_mul_quantize, rotated": lambda: ops.silu_mul_quantize(gate_up, turn_inner),
         "quantize_rows": lambda: ops.quantize_rows(mixed),
         "top_table": lambda: ops.top_table(logits, 5),
+        **_attention_calls(bench, config, width),
     }
-    for context in (step_context(config), config.context // 2):
-        numbers = torch.arange(context, context + width, dtype=torch.int32, device=device)
-        calls[f"attend, {context} tokens"] = partial(ops.attend, queries, k, v, numbers + 1)
-    start = numbers[:1].clone()
-    calls["rope_append"] = lambda: ops.rope_append(
-        qkv, k, v, start, cos, sin, gain_head, gain_head, 1e-6, positions=numbers
-    )
-    return calls
 
 
-def _rotation(bench: Bench, size: int) -> Transform:
-    rotation = rotation_matrix(size)
-    return Transform(rotation=None if rotation is None else rotation.to(bench.device))
+def _attention_calls(bench: Bench, config: ModelConfig, width: int) -> dict[str, Callable[[], object]]:
+    """Rope at the context of a step, and attention over that context and over half of the model's."""
+    ops, shape = bench.ops, (config.kv_heads, config.context, config.head_dim)
+    k, v = (bench.normal(*shape).to(bench.activations) for _ in "kv")
+    cos, sin = (bench.normal(config.context, config.head_dim // 2) for _ in "cs")
+    qkv, gain = bench.normal(width, config.qkv_width), bench.normal(config.head_dim)
+    queries = bench.normal(width, config.heads, config.head_dim).to(bench.activations)
+
+    def places(context: int) -> torch.Tensor:
+        return torch.arange(context, context + width, dtype=torch.int32, device=bench.device)
+
+    positions = places(step_context(config))
+    start = positions[:1].clone()
+    return {
+        **{
+            f"attend, {context} tokens": partial(ops.attend, queries, k, v, places(context) + 1)
+            for context in (step_context(config), config.context // 2)
+        },
+        "rope_append": lambda: ops.rope_append(qkv, k, v, start, cos, sin, gain, gain, 1e-6, positions=positions),
+    }
 
 
-def models(bench: Bench, config: ModelConfig) -> tuple[Decoder, Decoder]:
-    """(BF16, W8A8): random weights, and their rounding."""
-    ops, device = bench.ops, bench.device
-
-    def linear(outputs: int, inputs: int) -> Bf16Linear:
-        weight = bench.normal(outputs, inputs, scale=inputs**-0.5, dtype=torch.bfloat16)
-        return Bf16Linear(ops.pack_bf16(weight), None, (outputs, inputs))
-
-    def gain(size: int) -> Tensor:
-        return 1 + bench.normal(size, scale=0.1)
-
-    def rounded(linear: Bf16Linear, turned: bool = True) -> Int8Linear:
-        _, inputs = linear.shape
-        transform = _rotation(bench, inputs) if turned else None
-        parts = []
-        for rows in linear.weight.split(max(1, SLICE // inputs)):
-            wide = rows.float()
-            parts.append(quantize_weight(wide if transform is None else rotate(wide, transform.rotation)))
-        wq, wscale = (torch.cat(column) for column in zip(*parts, strict=True))
-        return Int8Linear(ops.pack_w8a8(wq), wscale, None, transform, linear.shape)
-
-    def layer() -> Layer:
-        linears: dict[str, Any] = {name: linear(*shape) for name, shape in config.projection_shapes().items()}
-        norms: dict[str, Any] = {"attention_norm": gain(config.hidden), "mlp_norm": gain(config.hidden)}
-        return Layer(**norms, q_norm=gain(config.head_dim), k_norm=gain(config.head_dim), **linears)
-
-    name = "random weights in the shapes of Qwen3-8B"
-    checkpoint: Any = SimpleNamespace(name=name, checksum="random", tokenizer=None, config=config)
-    bf16 = Decoder(
-        name="bf16",
-        config=config,
-        checkpoint=checkpoint,
-        ops=ops,
-        embedding=bench.normal(config.vocab, config.hidden, dtype=torch.bfloat16),
-        layers=[layer() for _ in range(config.layers)],
-        norm=gain(config.hidden),
-        head=linear(config.vocab, config.hidden),
-        device=device,
-    )
-    projections = config.projection_shapes()
-    layers = [
-        replace(one, **{part: rounded(getattr(one, part), part != "o_proj") for part in projections})
-        for one in bf16.layers
-    ]
-    return bf16, replace(bf16, name="w8a8", layers=layers, head=rounded(bf16.head))
-
-
-def eager(verifiers: Sequence[Decoder], widths: Sequence[int], context: int, samples: int) -> Iterator[dict[str, Any]]:
-    """The same pass launched op by op: ms as percentiles, to be held against the graph's."""
+def eager_passes(verifiers: Sequence[Decoder], widths: Sequence[int], context: int, samples: int) -> Iterator[PassTime]:
+    """Passes launched op by op, to be compared with those from CUDA graphs."""
     for verifier in verifiers:
         yield from _passes(verifier, widths, context, samples, layers=range(verifier.config.layers))
 
 
-def in_turn(
+def passes_without_overlap(
     verifiers: Sequence[Decoder], widths: Sequence[int], context: int, samples: int
-) -> Iterator[dict[str, Any]]:
-    """The same pass from graphs without overlap: ms as percentiles, to be held against those with it."""
+) -> Iterator[PassTime]:
+    """Passes from CUDA graphs without overlap, to be compared with those with it."""
     for verifier in verifiers:
         with without_overlap(verifier) as other:
             rows = _passes(other, widths, context, samples)
@@ -273,16 +170,16 @@ def in_turn(
 
 @contextmanager
 def without_overlap(verifier: Decoder) -> Iterator[Decoder]:
-    """The same verifier, in whose passes a kernel begins when its predecessor has ended; for use within. It is a
-    decoder of its own, since a width's graph is captured at its first pass."""
+    """The same verifier, in whose passes a kernel begins when the one before has ended; to be used within the block.
+
+    It is a decoder of its own, because a width's graph is captured at its first pass.
+    """
     with getattr(verifier.ops, "in_turn", nullcontext)():
         yield replace(verifier)
 
 
-def _passes(
-    verifier: Decoder, widths: Sequence[int], context: int, samples: int, **options: Any
-) -> list[dict[str, Any]]:
-    """Per width: ms of a pass behind `context` tokens, as percentiles."""
+def _passes(verifier: Decoder, widths: Sequence[int], context: int, samples: int, **options: Any) -> list[PassTime]:
+    """Per width, a pass behind `context` tokens. options: of `Decoder.forward`."""
     rows = []
     cache = verifier.new_cache(context + max(widths))
     verifier.forward([1] * context, cache, logits="last")
@@ -296,5 +193,5 @@ def _passes(
                 spent.append(1e3 * (perf_counter() - begun))
             verifier.rollback(cache, context)
         low, middle, high = percentiles(spent)
-        rows.append({"verifier": verifier.name, "width": width, "ms_p20": low, "ms_p50": middle, "ms_p80": high})
+        rows.append(PassTime(verifier=verifier.name, width=width, ms_p20=low, ms_p50=middle, ms_p80=high))
     return rows
