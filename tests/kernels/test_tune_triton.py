@@ -2,19 +2,19 @@
 
 import importlib
 import json
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from isolated import checkout, run_isolated
 
 pytest.importorskip("triton", reason="Triton is for Linux")
 from quasar_kernels.simulated_device import SimulatedDevice
 from quasar_kernels.triton import compiled, tiles
 
-BENCHMARKS = Path(__file__).parents[2] / "kernels" / "benchmarks"
-sys.path.append(str(BENCHMARKS))
+sys.path.append(str(Path(__file__).parents[2] / "kernels" / "benchmarks"))
 tune = importlib.import_module("tune_triton")
 QWEN = next(shape for shape in compiled.SHAPES if shape.name == "Qwen3-8B")
 
@@ -183,18 +183,9 @@ def test_what_is_written_is_read_back(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_from_a_checkout_without_install_and_without_a_gpu_it_says_so(tmp_path):
-    checkout = [str(BENCHMARKS.parents[1]), str(BENCHMARKS.parent)]
-    code = (
-        "import runpy, sys\n"
-        f"sys.path = [path for path in sys.path if path not in {checkout}]\n"
-        "sys.meta_path = [finder for finder in sys.meta_path if 'editable' not in repr(finder)]\n"
-        "for name in ('quasar_kernels', 'quasar_lab'):\n"
-        "    try: __import__(name)\n"
-        "    except ImportError: continue\n"
-        "    sys.exit('it is installed')\n"
-        "sys.argv = ['tune_triton.py']\n"
-        f"runpy.run_path({str(BENCHMARKS / 'tune_triton.py')!r}, run_name='__main__')"
-    )
-    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    script = checkout(tmp_path / "checkout") / "kernels" / "benchmarks" / "tune_triton.py"
+    shutil.rmtree(tmp_path / "checkout" / "quasar_lab")  # it needs nothing of that
+    code = f"import runpy; sys.argv = ['tune_triton.py']; runpy.run_path({str(script)!r}, run_name='__main__')"
+    done = run_isolated(code, tmp_path)
     assert done.returncode == 2, done.stderr
     assert "tiles are measured on a GPU: no CUDA device" in done.stderr
