@@ -92,9 +92,15 @@ def product_calls(
     if kind == "linear_bf16":
         x = x.to(bench.activations)
         weights = [bench.normal(outputs, inputs, scale=inputs**-0.5, dtype=torch.bfloat16) for _ in range(copies)]
-        packed = [ops.pack_bf16(weight) for weight in weights]
-        return [lambda m, w=w: ops.linear_bf16(x[:m], w, out=out[:m]) for w in packed], size
+
+        def bf16(weight: Any, m: int) -> Tensor:
+            return ops.linear_bf16(x[:m], weight, out=out[:m])
+
+        return [partial(bf16, ops.pack_bf16(weight)) for weight in weights], size
     integers = partial(torch.randint, -127, 128, generator=bench.generator, dtype=torch.int8, device=device)
     q, scale, wscale = integers((rows, inputs)), bench.normal(rows).abs(), bench.normal(outputs).abs()
-    packed = [ops.pack_w8a8(integers((outputs, inputs))) for _ in range(copies)]
-    return [lambda m, w=w: ops.linear_w8a8(q[:m], scale[:m], w, wscale, out=out[:m]) for w in packed], size
+
+    def w8a8(weight: Any, m: int) -> Tensor:
+        return ops.linear_w8a8(q[:m], scale[:m], weight, wscale, out=out[:m])
+
+    return [partial(w8a8, ops.pack_w8a8(integers((outputs, inputs)))) for _ in range(copies)], size

@@ -21,6 +21,7 @@ allocates for itself (pools, scratch areas). Times mean nothing.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor
 
 from quasar_kernels import reference
+from quasar_kernels.backend import Capabilities
 
 
 def _rope_append(
@@ -50,7 +52,7 @@ def _attend(
 
 
 def _embed_rows(table: Tensor, ids: Tensor) -> Tensor:
-    return table[ids.long()].float()
+    return reference.embed_rows(table, ids.long())
 
 
 def _top_table(logits: Tensor, k: int) -> Tensor:
@@ -87,6 +89,10 @@ class SimulatedDevice:
     """
 
     name = reference.name
+    capabilities = Capabilities(graphs=True)
+    get_threads = staticmethod(reference.get_threads)
+    isa = staticmethod(reference.isa)
+    stream_read = staticmethod(reference.stream_read)
     pack_bf16 = staticmethod(reference.pack_bf16)
     pack_w8a8 = staticmethod(reference.pack_w8a8)
 
@@ -105,6 +111,9 @@ class SimulatedDevice:
 
     def runtime(self) -> "SimulatedDevice":
         return self
+
+    def in_turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def _call(self, op: Callable[..., Any], *arguments: Any, out: Any = None, **options: Any) -> Any:
         if self._tape is None:

@@ -15,8 +15,9 @@ The vendor's BF16 product (cuBLAS) runs only where a tile table asks for it. It 
 checked in two more ways: each row alone, and from a CUDA graph.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,9 @@ CAPACITY, START = 640, 301
 """Rows of the KV cache, and how many of them a pass finds filled."""
 POISON = 77
 """What an INT8 buffer is filled with; a buffer of floating-point numbers is filled with NaN."""
+
+INT8 = torch.int8, torch.float32
+"""Dtypes of rows that are rounded to INT8, and of their scales."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,13 @@ class Inputs:
         """`x` on the device, in the dtype of its activations."""
         return x.to(self.device, self.dtype)
 
-    def here(self, x: Tensor | None) -> Tensor | None:
+    def here(self, x: Tensor) -> Tensor:
         """`x` on the device, in its own dtype."""
-        return None if x is None else x.to(self.device)
+        return x.to(self.device)
+
+    def integers(self, numbers: Sequence[int]) -> Tensor:
+        """The numbers as an i32 tensor on the device."""
+        return torch.tensor(numbers, dtype=torch.int32, device=self.device)
 
     def near(self, limit: float) -> Agree:
         """Agreement to `limit` where activations are BF16, and to 1e-5 where they are FP32."""
@@ -87,8 +95,9 @@ class Inputs:
 
     def transform(self, size: int) -> tuple[Transform, Transform]:
         """(on the CPU, on the device): smoothing, shift, and a rotation where there is one for this size."""
-        parts = self.normal(size).abs() + 0.5, self.normal(size, scale=0.1), rotation_matrix(size)
-        return Transform(*parts), Transform(*map(self.here, parts))
+        smooth, shift, rotation = self.normal(size).abs() + 0.5, self.normal(size, scale=0.1), rotation_matrix(size)
+        rotation_here = None if rotation is None else self.here(rotation)
+        return Transform(smooth, shift, rotation), Transform(self.here(smooth), self.here(shift), rotation_here)
 
 
 def quantizing_cases(inputs: Inputs, size: int) -> Iterator[Case]:
@@ -96,29 +105,24 @@ def quantizing_cases(inputs: Inputs, size: int) -> Iterator[Case]:
     ops, gain = inputs.ops, inputs.normal(size)
     x, stream, wide = inputs.rounded(WIDEST, size), inputs.normal(WIDEST, size), inputs.normal(WIDEST, 2 * size)
     x_here, stream_here, wide_here, gain_here = inputs.activation(x), *map(inputs.here, (stream, wide, gain))
-    int8 = torch.int8, torch.float32
+
+    def quantize(transform: Transform | None, m: int, out: Any) -> None:
+        ops.quantize_rows(x_here[:m], transform, out=out)
+
+    def norm(transform: Transform | None, m: int, out: Any) -> None:
+        ops.rmsnorm_quantize(stream_here[:m], gain_here, 1e-6, transform, out=out)
+
+    def gate(transform: Transform | None, m: int, out: Any) -> None:
+        ops.silu_mul_quantize(wide_here[:m], transform, out=out)
+
     for what, (on_cpu, here) in {"": (None, None), ", transformed": inputs.transform(size)}.items():
-        yield Case(
-            f"quantize_rows{what} {size}",
-            lambda m, out, here=here: ops.quantize_rows(x_here[:m], here, out=out),
-            reference.quantize_rows(x, on_cpu),
-            (equal, equal),
-            int8,
-        )
-        yield Case(
-            f"rmsnorm_quantize{what} {size}",
-            lambda m, out, here=here: ops.rmsnorm_quantize(stream_here[:m], gain_here, 1e-6, here, out=out),
-            reference.rmsnorm_quantize(stream, gain, 1e-6, on_cpu),
-            (one_step, near(1e-4)),
-            int8,
-        )
-        yield Case(
-            f"silu_mul_quantize{what} {size}",
-            lambda m, out, here=here: ops.silu_mul_quantize(wide_here[:m], here, out=out),
-            reference.silu_mul_quantize(wide, on_cpu),
-            (one_step, near(1e-4)),
-            int8,
-        )
+        rounded = reference.quantize_rows(x, on_cpu)
+        normed = reference.rmsnorm_quantize(stream, gain, 1e-6, on_cpu)
+        gated = reference.silu_mul_quantize(wide, on_cpu)
+        nearly = one_step, near(1e-4)
+        yield Case(f"quantize_rows{what} {size}", partial(quantize, here), rounded, (equal, equal), INT8)
+        yield Case(f"rmsnorm_quantize{what} {size}", partial(norm, here), normed, nearly, INT8)
+        yield Case(f"silu_mul_quantize{what} {size}", partial(gate, here), gated, nearly, INT8)
 
 
 def row_cases(inputs: Inputs, size: int) -> Iterator[Case]:
@@ -159,31 +163,25 @@ def product_cases(inputs: Inputs, outputs: int, size: int) -> Iterator[Case]:
     (q, scale), (wq, wscale) = reference.quantize_rows(x), reference.quantize_rows(w.float())
     x_here, packed, packed_int8 = inputs.activation(x), ops.pack_bf16(inputs.here(w)), ops.pack_w8a8(inputs.here(wq))
     q_here, scale_here, wscale_here, bias_here, residual_here = map(inputs.here, (q, scale, wscale, bias, residual))
-    for what, extra in {"": (None, None), ", bias and residual": (bias, residual)}.items():
-        given = extra[0] is not None
 
-        def more(m: int, given: bool = given) -> tuple[Tensor | None, Tensor | None]:
-            return (bias_here, residual_here[:m]) if given else (None, None)
+    def w8a8(full: bool, m: int, out: Any) -> None:
+        more = (bias_here, residual_here[:m]) if full else (None, None)
+        ops.linear_w8a8(q_here[:m], scale_here[:m], packed_int8, wscale_here, *more, out=out[0])
 
-        yield Case(
-            f"linear_w8a8{what} {shape}",
-            lambda m, out, more=more: ops.linear_w8a8(
-                q_here[:m], scale_here[:m], packed_int8, wscale_here, *more(m), out=out[0]
-            ),
-            (reference.linear_w8a8(q, scale, wq, wscale, *extra),),
-            (equal,),
-        )
-        yield Case(
-            f"linear_bf16{what} {shape}",
-            lambda m, out, more=more: ops.linear_bf16(x_here[:m], packed, *more(m), out=out[0]),
-            (reference.linear_bf16(x, w, *extra),),
-            (near(1e-4),),  # tensor cores cut bits off when they add
-        )
+    def bf16(full: bool, m: int, out: Any) -> None:
+        more = (bias_here, residual_here[:m]) if full else (None, None)
+        ops.linear_bf16(x_here[:m], packed, *more, out=out[0])
 
     def in_place(m: int, out: Any) -> None:
         out[0].copy_(residual_here[:m])
         ops.linear_w8a8(q_here[:m], scale_here[:m], packed_int8, wscale_here, None, out[0], out=out[0])
 
+    for full, what in ((False, ""), (True, ", bias and residual")):
+        more = (bias, residual) if full else (None, None)
+        exact, summed = reference.linear_w8a8(q, scale, wq, wscale, *more), reference.linear_bf16(x, w, *more)
+        yield Case(f"linear_w8a8{what} {shape}", partial(w8a8, full), (exact,), (equal,))
+        # Tensor cores drop low bits when they add.
+        yield Case(f"linear_bf16{what} {shape}", partial(bf16, full), (summed,), (near(1e-4),))
     wanted = reference.linear_w8a8(q, scale, wq, wscale, None, residual)
     yield Case(f"linear_w8a8 in place {shape}", in_place, (wanted,), (equal,))
 
@@ -220,22 +218,22 @@ def vendor_cases(inputs: Inputs, outputs: int, size: int) -> Iterator[Case]:
 
 def rope_cases(inputs: Inputs) -> Iterator[Case]:
     """Rope, with what it appends to the KV cache as two more results."""
-    ops, integer = inputs.ops, {"dtype": torch.int32, "device": inputs.device}
+    ops = inputs.ops
     angles = inputs.normal(CAPACITY, SIZE // 2)
-    cos, sin, norms = angles.cos(), angles.sin(), [inputs.normal(SIZE) for _ in "qk"]
-    cos_here, sin_here, q_norm, k_norm = map(inputs.here, (cos, sin, *norms))
+    cos, sin, q_norm, k_norm = angles.cos(), angles.sin(), inputs.normal(SIZE), inputs.normal(SIZE)
+    tables_here, norms_here = list(map(inputs.here, (cos, sin))), list(map(inputs.here, (q_norm, k_norm)))
     qkv = inputs.normal(WIDEST, (HEADS + 2 * GROUPS) * SIZE)
-    qkv_here, start = inputs.here(qkv), torch.tensor([START], **integer)
+    qkv_here, start = inputs.here(qkv), inputs.integers([START])
     places = [START + m for m in range(WIDEST)]
     k, v = (torch.zeros(GROUPS, CAPACITY, SIZE) for _ in range(2))
-    wanted = reference.rope_append(qkv, k, v, START, cos[places], sin[places], *norms, 1e-6)
+    wanted = reference.rope_append(qkv, k, v, START, cos[places], sin[places], q_norm, k_norm, 1e-6)
     appended = [cache[:, START : START + WIDEST].transpose(0, 1) for cache in (k, v)]
-    positions = torch.tensor(places, **integer)
+    positions = inputs.integers(places)
 
     def rope(m: int, out: Any) -> None:
         caches = [torch.full((GROUPS, CAPACITY, SIZE), 3.0, dtype=inputs.dtype, device=inputs.device) for _ in "kv"]
         ops.rope_append(
-            qkv_here[:m], *caches, start, cos_here, sin_here, q_norm, k_norm, 1e-6, positions=positions[:m], out=out[0]
+            qkv_here[:m], *caches, start, *tables_here, *norms_here, 1e-6, positions=positions[:m], out=out[0]
         )
         for cache, rows in zip(caches, out[1:], strict=True):
             rows.copy_(cache[:, START : START + m].transpose(0, 1))
@@ -248,10 +246,10 @@ def rope_cases(inputs: Inputs) -> Iterator[Case]:
 
 def attention_cases(inputs: Inputs) -> Iterator[Case]:
     """Attention with lengths and parents on the device: a chain, a chain in a window, and a tree."""
-    ops, integer = inputs.ops, {"dtype": torch.int32, "device": inputs.device}
+    ops = inputs.ops
     q = inputs.normal(WIDEST, HEADS, SIZE).to(inputs.dtype).float()
-    caches = [inputs.normal(GROUPS, CAPACITY, SIZE).to(inputs.dtype).float() for _ in "kv"]
-    q_here, caches_here = inputs.activation(q), [inputs.activation(cache) for cache in caches]
+    k, v = (inputs.normal(GROUPS, CAPACITY, SIZE).to(inputs.dtype).float() for _ in "kv")
+    q_here, caches_here = inputs.activation(q), [inputs.activation(cache) for cache in (k, v)]
     for cache in caches_here:
         cache[:, START + WIDEST :] = torch.nan  # no row attends to these
     parents = [-1] + [int(torch.randint(-1, m, (1,), generator=inputs.generator)) for m in range(1, WIDEST)]
@@ -265,13 +263,13 @@ def attention_cases(inputs: Inputs) -> Iterator[Case]:
         (", tree", parents, 0, {}),
     ):
         lengths = [START + 1 + (m if tree is None else depths[m]) for m in range(WIDEST)]
-        lengths_here = torch.tensor(lengths, **integer)
-        tree_here = None if tree is None else torch.tensor(tree, **integer)
+        lengths_here = inputs.integers(lengths)
+        tree_here = None if tree is None else inputs.integers(tree)
 
         def run(m: int, out: Any, ends: Any = lengths_here, tree: Any = tree_here, w: int = window, more: Any = more):
             ops.attend(q_here[:m], *caches_here, ends[:m], None if tree is None else tree[:m], w, out=out[0], **more)
 
-        wanted = reference.attend(q, *caches, lengths, tree, window)
+        wanted = reference.attend(q, k, v, lengths, tree, window)
         yield Case(f"attend{what}", run, (wanted,), (inputs.near(8e-3),), (inputs.dtype,))
 
 

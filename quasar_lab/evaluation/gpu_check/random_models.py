@@ -13,7 +13,7 @@ Therefore its step does all the work that a step of a real model does.
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from quasar_kernels import Transform
@@ -22,7 +22,8 @@ from quasar_kernels.reference import rotate
 from torch import Tensor
 
 from quasar_lab.models.checkpoint import ModelConfig
-from quasar_lab.models.decoder import Bf16Linear, Decoder, Int8Linear, Layer
+from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.linear import Bf16Linear, Int8Linear, Layer
 from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.rotation import rotation_matrix
 
@@ -45,11 +46,17 @@ def random_models(bench: Bench, config: ModelConfig) -> tuple[Decoder, Decoder]:
     """(BF16, W8A8): random weights, and their rounding."""
     bf16 = _random_bf16(bench, config)
     projections = config.projection_shapes()
-    layers = [
-        replace(one, **{name: _rounded(bench, getattr(one, name), name != "o_proj") for name in projections})
-        for one in bf16.layers
-    ]
-    return bf16, replace(bf16, name="w8a8", layers=layers, head=_rounded(bench, bf16.head, turned=True))
+
+    def rounded(layer: Layer) -> Layer:
+        linears: dict[str, Any] = {
+            name: _rounded(bench, getattr(layer, name), turned=name != "o_proj") for name in projections
+        }
+        return replace(layer, **linears)
+
+    layers = [rounded(layer) for layer in bf16.layers]
+    return bf16, replace(
+        bf16, name="w8a8", layers=layers, head=_rounded(bench, cast(Bf16Linear, bf16.head), turned=True)
+    )
 
 
 def _random_bf16(bench: Bench, config: ModelConfig) -> Decoder:
@@ -84,9 +91,10 @@ def _rounded(bench: Bench, linear: Bf16Linear, turned: bool) -> Int8Linear:
     """The linear in INT8. turned: with its input rotated."""
     _, inputs = linear.shape
     transform = rotation(bench, inputs) if turned else None
+    matrix = None if transform is None else transform.rotation
     parts = []
     for rows in linear.weight.split(max(1, SLICE // inputs)):
         wide = rows.float()
-        parts.append(quantize_weight(wide if transform is None else rotate(wide, transform.rotation)))
+        parts.append(quantize_weight(wide if matrix is None else rotate(wide, matrix)))
     wq, wscale = (torch.cat(column) for column in zip(*parts, strict=True))
     return Int8Linear(bench.ops.pack_w8a8(wq), wscale, None, transform, linear.shape)

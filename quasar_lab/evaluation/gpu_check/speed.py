@@ -13,13 +13,14 @@ a change of the clock speed meets all of them. The model is that of `random_mode
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
+from quasar_kernels.backend import GraphBackend
 from quasar_kernels.op_timing import Bench, product_calls
 
 from quasar_lab.evaluation.gpu_check.random_models import rotation
@@ -174,7 +175,7 @@ def without_overlap(verifier: Decoder) -> Iterator[Decoder]:
 
     It is a decoder of its own, because a width's graph is captured at its first pass.
     """
-    with getattr(verifier.ops, "in_turn", nullcontext)():
+    with cast(GraphBackend, verifier.ops).in_turn():
         yield replace(verifier)
 
 
