@@ -10,19 +10,23 @@ import typer
 from quasar_lab.cli.common import (
     Backend,
     Device,
+    Gamma,
     Json,
+    MaxNewTokens,
     Model,
     Seed,
+    Temperature,
     Threads,
-    check_verifier,
+    TopK,
+    TopP,
     different,
     load_model,
-    make_verifier,
     print_json,
     print_pairs,
     print_table,
     set_threads,
 )
+from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
 from quasar_lab.support.errors import InputError
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure: verify passes, linears, whole answers.")
@@ -50,13 +54,14 @@ def bench_step(
     Example: quasar-lab bench step --verifiers bf16,w8a8 --widths 1,4,8
     """
     from quasar_lab.evaluation.pass_time import step
+    from quasar_lab.speculative.verifiers import check_name, one_pass_verifier
 
     names = different("--verifiers", _split(verifiers))
     numbers = _widths(widths)
     for name in names:
-        check_verifier(name, one_pass=True)
+        check_name(name, one_pass=True)
     base = load_model(model, device, backend, threads)
-    found = step([make_verifier(base, name) for name in names], numbers, context, samples)
+    found = step([one_pass_verifier(base, name) for name in names], numbers, context, samples)
     found["command"] = command_line()
     if json_:
         print_json(found)
@@ -123,16 +128,16 @@ def bench_decode(
         str, typer.Option(help="Comma-separated; the first is the baseline. w8a8+bf16: W8A8 audited by BF16.")
     ] = "bf16,w8a8",
     drafters: Annotated[str, typer.Option(help="Comma-separated; must hold none, the baseline.")] = "none,ngram",
-    gamma: Annotated[int, typer.Option(help="Drafted tokens a round, 1…16.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(help="The most tokens per answer.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw among the likeliest that sum to p.")] = 1.0,
+    gamma: Gamma = GenerationConfig.gamma,
+    max_new_tokens: MaxNewTokens = GenerationConfig.max_new_tokens,
+    temperature: Temperature = GenerationConfig.temperature,
+    top_k: TopK = GenerationConfig.top_k,
+    top_p: TopP = GenerationConfig.top_p,
     model: Model = "embedded",
     device: Device = "cpu",
     backend: Backend = "auto",
     threads: Threads = None,
-    seed: Seed = 0,
+    seed: Seed = GenerationConfig.seed,
     json_: Json = False,
 ) -> None:
     """Speed of whole answers: every verifier with every drafter, per category, split into its factors.
@@ -143,24 +148,24 @@ def bench_decode(
     from quasar_lab.evaluation.decode_speed import run as measure
     from quasar_lab.evaluation.questions import ours, read_questions, select
     from quasar_lab.speculative.drafters import make_drafter
-    from quasar_lab.speculative.sampling import Sampling
+    from quasar_lab.speculative.verifiers import check_name, verifier
 
     given = [question for path in prompts or () for question in read_questions(path)]
     questions = select(given, limit) if prompts else ours(limit)
     names = different("--verifiers", _split(verifiers))
     guesses = different("--drafters", _split(drafters))
     for name in names:
-        check_verifier(name)
+        check_name(name)
     for guess in guesses:
         make_drafter(guess)
     if "none" not in guesses:
         raise InputError(f"--drafters is {drafters!r}; accepted: a list that holds none, which is the baseline")
-    if not questions or not 1 <= gamma <= 16 or max_new_tokens < 1:
-        raise InputError("accepted: --limit 1 or more, --gamma 1…16, --max-new-tokens 1 or more")
-    Sampling(temperature, top_k, top_p, seed)
+    if not questions or not 1 <= gamma <= MAX_GAMMA or max_new_tokens < 1:
+        raise InputError(f"accepted: --limit 1 or more, --gamma 1…{MAX_GAMMA}, --max-new-tokens 1 or more")
+    GenerationConfig(gamma, max_new_tokens, temperature, top_k, top_p, seed)
     base = load_model(model, device, backend, threads)
     settings = Settings(gamma, max_new_tokens, temperature, top_k, top_p, seed)
-    found = measure([make_verifier(base, name) for name in names], guesses, questions, settings)
+    found = measure([verifier(base, name) for name in names], guesses, questions, settings)
     found["command"] = command_line()
     if json_:
         print_json(found)

@@ -97,7 +97,7 @@ def measure(
     arms: dict[int | None, Decoder | Audited] = {0: base}
     arms.update((length, audited(fast, base, length, curves)) for length in (*lengths, None))
     runs: dict[int | None, list[Trace]] = {length: [] for length in arms}
-    options = {"drafter": drafter, "gamma": gamma, "max_new_tokens": max_new_tokens}
+    options: dict[str, Any] = {"drafter": drafter, "gamma": gamma, "max_new_tokens": max_new_tokens}
     for place, prompt in enumerate(track(prompts, len(prompts), "Answering with audits")):
         turn = [*arms][place % len(arms) :] + [*arms][: place % len(arms)]
         for length in turn:

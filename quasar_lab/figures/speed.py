@@ -294,7 +294,7 @@ def _stack(trace: Trace, parts: Mapping[str, Any] | None) -> list[tuple[str, str
 
 def _shares(trace: Trace, parts: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     """Width → part → share, of the verifier that made the rounds (audited: the INT8 one)."""
-    name = trace.header["verifier"].partition("+")[0]
+    name = trace.writer
     found = {row["width"]: row["shares"] for row in parts["parts"] if row["verifier"] == name}
     if not found:
         known = ", ".join(dict.fromkeys(row["verifier"] for row in parts["parts"]))

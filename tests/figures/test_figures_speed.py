@@ -239,7 +239,7 @@ def test_round_breakdown_splits_verify_by_the_nearest_width_and_says_it_is_an_es
 
 
 def test_the_parts_of_an_audited_run_are_those_of_the_verifier_that_drafts_meet(trace, parts):
-    trace.header["verifier"] = "w8a8+bf16"
+    trace.header |= {"verifier": "w8a8+bf16", "auditor": "bf16"}
     assert named(figures.round_breakdown(trace, parts), "products")
 
 
