@@ -17,11 +17,11 @@ The last questions of a run that goes on were answered on another day than the f
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from filelock import Timeout
 
@@ -30,7 +30,7 @@ from quasar_lab.evaluation.origin import Origin, threads, timed_origin
 from quasar_lab.evaluation.pass_time import StepTimer
 from quasar_lab.evaluation.questions import Question
 from quasar_lab.evaluation.speedup_table import MEAN, SpeedupRow, WidthTimes, speedup_rows
-from quasar_lab.evaluation.timed_answer import Arm, answer_question, conversation
+from quasar_lab.evaluation.timed_answer import Arm, Settings, answer_question, conversation
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.generation import encode_prompt, generate
 from quasar_lab.speculative.verifier import Verifier
@@ -50,18 +50,6 @@ AUDIT_WIDTHS = (6, 7, 8, 10, 12, 16, 24, 32, 48)
 """Widths that the auditor is timed at beside those of rounds; audits between them are interpolated."""
 
 PROGRESS_SECONDS = 15.0
-
-
-@dataclass(frozen=True)
-class Settings(Result):
-    """Options that every arm shares."""
-
-    gamma: int = 4
-    max_new_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
 
 
 @dataclass(frozen=True)

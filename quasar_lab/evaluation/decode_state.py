@@ -7,8 +7,8 @@ most the answer that it was working on, and the same command goes on from the re
 
 ## Choice
 
-One JSON object a line, appended. A last line that a kill cut off is dropped when the file is read. The file's name holds
-a hash of everything that the answers depend on, so a run never goes on from answers of another one.
+One JSON object a line, appended. A last line that a kill cut off is dropped when the file is read. The file's name
+holds a hash of everything that the answers depend on, so a run never goes on from answers of another one.
 
 ## What is lost
 

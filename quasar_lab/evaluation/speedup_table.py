@@ -145,7 +145,7 @@ class SpeedupTable:
     def rows(self) -> list[SpeedupRow]:
         """All rows, arms and categories in the order in which they were first answered."""
         rows = []
-        for arm, categories in self._answers.items():
+        for categories in self._answers.values():
             compared: list[SpeedupRow] = []
             resamples: list[np.ndarray] = []
             for category, answers in categories.items():

@@ -18,14 +18,26 @@ The text itself. The ids of the tokens stay, so that answers can be compared.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from quasar_lab.evaluation.questions import Question
-from quasar_lab.speculative.audit import Audited
 from quasar_lab.speculative.generation import Prompt, generate
 from quasar_lab.speculative.trace import Trace
+from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support.errors import InputError
 from quasar_lab.support.result import Result
+
+
+@dataclass(frozen=True)
+class Settings(Result):
+    """Options that every arm shares."""
+
+    gamma: int = 4
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ class TimedAnswer(Result):
         return self.pass_seconds + self.overhead
 
 
-def answer_question(verifier: Verifier, drafter: str, question: Question, config: GenerationConfig) -> TimedAnswer:
+def answer_question(verifier: Verifier, drafter: str, question: Question, settings: Settings) -> TimedAnswer:
     """Answers all turns of a question; with a chat template, each turn sees the conversation so far.
 
     Turns that no longer fit the context are left out. Raises InputError if the first one does not fit.
@@ -107,7 +119,7 @@ def answer_question(verifier: Verifier, drafter: str, question: Question, config
     for turn in question.turns:
         messages.append({"role": "user", "content": turn})
         try:
-            trace = generate(verifier, conversation(verifier, messages), drafter=drafter, **asdict(config))
+            trace = generate(verifier, conversation(verifier, messages), drafter=drafter, **settings.to_json())
         except InputError:
             if not traces:
                 raise
