@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import re
 from html import unescape
 
@@ -323,88 +322,21 @@ def test_speedup_map_says_what_it_cannot_pin_or_draw(trace):
         figures.speedup_map(steps_of(widths=(2, 4)))
 
 
-# Whole answers
-
-
-@pytest.fixture
-def table():
-    """A 2×2 over two categories as `decode_benchmark.run` returns it; one category has no speedup."""
-
-    def row(verifier, drafter, category, speedup):
-        factors = {"step_factor": 1.5, "acceptance_factor": 1.25, "other_factor": 0.8}
-        base = {"verifier": verifier, "drafter": drafter, "category": category, "speedup": speedup, "prompts": 3}
-        if speedup is None:
-            return {**base, **dict.fromkeys(factors), "predicted_speedup": None, "mean_acceptance_length": None}
-        bounds = {"speedup_low": speedup - 0.1, "speedup_high": speedup + 0.2, "predicted_speedup": speedup + 0.05}
-        return {**base, **factors, **bounds, "mean_acceptance_length": 1.3, "tokens_per_second": 90.0}
-
-    arms = [("bf16", "none", 1.0), ("bf16", "ngram", 1.2), ("w8a8", "none", 1.6), ("w8a8", "ngram", 1.5)]
-    return {
-        "runs": [row(v, d, c, s) for v, d, s in arms for c in ("maths", "mean")]
-        + [row("w8a8", "ngram", "silent", None)],
-        "baseline": {"verifier": "bf16", "drafter": "none"},
-        "settings": {"gamma": 4, "temperature": 0.0, "max_new_tokens": 32},
-        "model": "<m>",
-        "device": "cpu",
-        "backend": "cpu",
-        "threads": 2,
-    }
-
-
-def test_speedup_shows_every_arm_but_the_baseline_with_its_interval_and_prediction(table):
-    figure = figures.speedup(table)
-    measured, predicted = figure.data[::2], figure.data[1::2]
-    assert [trace.name for trace in measured] == ["bf16 + ngram", "w8a8", "w8a8 + ngram"]
-    assert list(measured[2].x) == ["maths", "mean"]
-    assert list(measured[2].y) == [1.5, 1.5]
-    assert list(measured[2].error_y.array) == pytest.approx([0.2, 0.2])
-    assert list(measured[2].error_y.arrayminus) == pytest.approx([0.1, 0.1])
-    assert list(predicted[2].y) == pytest.approx([1.55, 1.55])
-    assert "&lt;m&gt;" in figure.to_json()
-
-
-def test_speedup_factors_add_up_on_their_axis(table):
-    figure = figures.speedup_factors(table, "w8a8", "ngram")
-    assert sum(bar.x[0] for bar in figure.data) == pytest.approx(math.log2(1.5))
-    assert [bar.text[0] for bar in figure.data] == ["1.50", "1.25", "0.80"]
-    assert "mean 1.50 ×" in subtitle_of(figure)
-
-
-def test_predicted_against_measured_has_a_point_per_arm_and_category_beside_the_diagonal(table):
-    figure = figures.predicted_speedup(table)
-    assert [data.name for data in figure.data] == ["measured = predicted", "bf16 + ngram", "w8a8", "w8a8 + ngram"]
-    diagonal, *_, points = figure.data
-    assert list(diagonal.x) == list(diagonal.y)
-    assert list(points.x) == pytest.approx([1.55, 1.55])
-    assert list(points.y) == [1.5, 1.5]
-    assert list(points.marker.symbol) == ["circle", "diamond"]
-    assert [row[0] for row in points.customdata] == ["maths", "mean"]
-    assert "furthest from the diagonal: bf16 + ngram, maths, -4%" in subtitle_of(figure)
-    for row in table["runs"]:
-        row["predicted_speedup"] = None
-    with pytest.raises(InputError, match="nothing is predicted"):
-        figures.predicted_speedup(table)
-
-
 # Where numbers come from
 
 
-def test_names_that_others_chose_are_no_markup_in_any_figure(trace, table, parts):
+def test_names_that_others_chose_are_no_markup_in_any_figure(trace, parts):
     result = steps_of(("bf16", HOSTILE), widths=(1, 4))
     result["model"] = result["cpu"] = HOSTILE
     trace.header["verifier"] = HOSTILE
-    for row in (*table["runs"], *parts["parts"]):
-        for key in ("verifier", "drafter", "category"):
-            row[key] = HOSTILE if row.get(key) in ("w8a8", "ngram", "maths") else row.get(key)
+    for row in parts["parts"]:
+        row["verifier"] = HOSTILE if row["verifier"] == "w8a8" else row["verifier"]
     drawn = [
         figures.step_time(result),
         figures.roofline(result),
         figures.speedup_map(result, HOSTILE, trace=trace),
         figures.round_breakdown(trace, parts),
         figures.mean_round([trace], parts),
-        figures.speedup(table),
-        figures.speedup_factors(table, HOSTILE, HOSTILE),
-        figures.predicted_speedup(table),
     ]
     for figure in drawn:
         form = figure.to_plotly_json()
