@@ -21,7 +21,8 @@ from typing import Any
 
 from filelock import Timeout
 
-from quasar_lab.evaluation.pass_time import StepTimer, threads
+from quasar_lab.evaluation.origin import threads
+from quasar_lab.evaluation.pass_timer import StepTimer
 from quasar_lab.evaluation.questions import Question
 from quasar_lab.evaluation.speedup_table import Answer, Curves, summarise
 from quasar_lab.models.decoder import Decoder
