@@ -160,8 +160,8 @@ def bench_decode(
     Sampling(temperature, top_k, top_p, seed)
     base = load_model(model, device, backend, threads)
     settings = Settings(gamma, max_new_tokens, temperature, top_k, top_p, seed)
-    found = measure([make_verifier(base, name) for name in names], guesses, questions, settings)
-    found["command"] = command_line()
+    result = measure([make_verifier(base, name) for name in names], guesses, questions, settings)
+    found = replace(result, command=command_line()).to_json()
     if json_:
         print_json(found)
     else:

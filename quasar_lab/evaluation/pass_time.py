@@ -36,7 +36,7 @@ from quasar_lab.support.errors import InputError
 from quasar_lab.support.json_schema import parse
 from quasar_lab.support.machine import percentiles
 from quasar_lab.support.progress import track
-from quasar_lab.support.result import Json, Result, flat, left_out
+from quasar_lab.support.result import Result, flat, left_out
 
 WIDEST = 64
 """The widest pass that is timed."""
@@ -178,11 +178,17 @@ def _row(
     )
 
 
-SAVED = {"steps": StepResult, "runs": DecodeResult, "kernels": KernelResult, "parts": ProfileResult}
+Saved = StepResult | DecodeResult | KernelResult | ProfileResult
+KINDS: dict[str, type[StepResult] | type[DecodeResult] | type[KernelResult] | type[ProfileResult]] = {
+    "steps": StepResult,
+    "runs": DecodeResult,
+    "kernels": KernelResult,
+    "parts": ProfileResult,
+}
 """Key that only one kind of result has → that kind."""
 
 
-def read(path: Path | str) -> StepResult | DecodeResult | KernelResult | ProfileResult:
+def read(path: Path | str) -> Saved:
     """A result that `quasar-lab bench … --json` wrote, marked as saved, so that a figure of it says so.
 
     Raises InputError on a file that cannot be read or holds something else.
@@ -191,7 +197,7 @@ def read(path: Path | str) -> StepResult | DecodeResult | KernelResult | Profile
         found = parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a result: {error}") from error
-    kind = next((kind for key, kind in SAVED.items() if isinstance(_part(found, key), list)), None)
+    kind = next((kind for key, kind in KINDS.items() if isinstance(_part(found, key), list)), None)
     if kind is None:
         raise InputError(f"{path} is no result of a measurement; accepted: what `quasar-lab bench … --json` writes")
     wanted = ("device", "backend") if kind is KernelResult else ("model", "device", "backend")

@@ -99,7 +99,8 @@ class DraftingCosts:
 
 
 def drafting_costs(trace: Trace) -> DraftingCosts:
-    """The costs of a run; 0 where it has no rounds. A run that drafts nothing pays its drafter's looking by the round."""
+    """The costs of a run; 0 where it has no rounds. What the drafter of a run that drafts nothing spends on looking
+    counts to the round."""
     if not trace.rounds:
         return DraftingCosts(0.0, 0.0)
     drafted = sum(len(record.draft_ids) for record in trace.rounds)

@@ -1,8 +1,8 @@
 """Where does drafting pay? The speedup for every acceptance rate α and every γ, from measured pass times.
 
-The formula, and what it leaves out, is in `evaluation.speedup_model`. A run is pinned twice: by its τ, which is what the
-run is worth, and by the share of its judged drafts that were accepted. What a run gained by its own clock is not told
-here: it was not interleaved with the pass times (`decode_benchmark` is).
+The formula, and what it leaves out, is in `evaluation.speedup_model`. A run is pinned twice: by its τ, which is what
+the run is worth, and by the share of its judged drafts that were accepted. What a run gained by its own clock is not
+told here: it was not interleaved with the pass times (`decode_benchmark` is).
 """
 
 import numpy as np

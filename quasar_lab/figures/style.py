@@ -2,8 +2,8 @@
 
 ## Choice
 
-Colours are Okabe and Ito's (Color Universal Design, 2008). Each has one meaning, in every figure and in the token strip.
-The stamp is one line that says where the numbers come from.
+Colours are Okabe and Ito's (Color Universal Design, 2008). Each has one meaning, in every figure and in the token
+strip. The stamp is one line that says where the numbers come from.
 """
 
 import re

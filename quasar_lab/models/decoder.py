@@ -191,6 +191,16 @@ class Decoder:
         return self.config.eos_ids
 
     @property
+    def auditor(self) -> None:
+        """A decoder's text is its own: no other verifier audits it."""
+        return None
+
+    @property
+    def passes(self) -> "tuple[Decoder]":
+        """The verifiers that make this verifier's passes: itself."""
+        return (self,)
+
+    @property
     def identity(self) -> dict[str, str]:
         """What a trace says about the model that ran."""
         return {

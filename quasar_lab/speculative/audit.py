@@ -99,6 +99,16 @@ class Audited:
         return f"{self.fast.name}+{self.exact.name}"
 
     @property
+    def auditor(self) -> Verifier:
+        """The verifier whose text this is."""
+        return self.exact
+
+    @property
+    def passes(self) -> tuple[Verifier, ...]:
+        """The verifiers that its passes are made by: the exact one, then the fast one."""
+        return (self.exact, self.fast)
+
+    @property
     def tokenizer(self) -> Tokenizer | None:
         return self.exact.tokenizer
 
