@@ -41,9 +41,11 @@ from quasar_kernels import BackendUnavailable, select  # noqa: E402
 from quasar_kernels.stand_in import StandIn  # noqa: E402
 
 from quasar_lab.evaluation import pass_time  # noqa: E402
+from quasar_lab.evaluation.memory_bandwidth import stream_bandwidth  # noqa: E402
 from quasar_lab.models.cuda_graphs import CudaRuntime  # noqa: E402
 from quasar_lab.models.decoder import Decoder  # noqa: E402
 from quasar_lab.support.errors import QuasarError  # noqa: E402
+from quasar_lab.support.machine import gpu_name, stamp  # noqa: E402
 
 SECTIONS = ("ops", "text", "step", "products", "other")
 STEP_WIDTHS = (1, 2, 4, 6, 8, 16, 32, 48)
@@ -148,7 +150,7 @@ def run(
     samples, tokens = (1, 12) if small else (30, 96)
     gammas = (4, 16) if small else (1, 4, 7, 15, 16)
     context = speed.step_context(config)
-    found: dict[str, Any] = {"gpu": pass_time.gpu_name(), "seed": seed, "faults": {}, **pass_time.stamp().to_json()}
+    found: dict[str, Any] = {"gpu": gpu_name(), "seed": seed, "faults": {}, **stamp().to_json()}
     built: list[tuple[Decoder, Decoder]] = []
 
     def pair() -> tuple[Decoder, Decoder]:
@@ -157,7 +159,7 @@ def run(
         return built[0]
 
     def stream() -> float:
-        return pass_time.stream_bandwidth(bench.ops, repeats=3)
+        return stream_bandwidth(bench.ops, repeats=3)
 
     @contextmanager
     def noting(name: str) -> Iterator[None]:
@@ -172,7 +174,7 @@ def run(
 
     def step(parts: dict[str, Any]) -> None:
         with noting("step"):
-            parts |= pass_time.step(pair(), STEP_WIDTHS, context, samples)
+            parts |= pass_time.step(pair(), STEP_WIDTHS, context, samples).to_json()
         with noting("step without graphs"):
             fill(parts.setdefault("eager", []), speed.eager(pair(), (1, NARROW), context, 1 if small else 5))
         with noting("step without overlap"):

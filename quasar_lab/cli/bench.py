@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -56,14 +57,14 @@ def bench_step(
     for name in names:
         check_verifier(name, one_pass=True)
     base = load_model(model, device, backend, threads)
-    found = step([make_verifier(base, name) for name in names], numbers, context, samples)
-    found["command"] = command_line()
+    result = step([make_verifier(base, name) for name in names], numbers, context, samples)
+    found = replace(result, command=command_line()).to_json()
     if json_:
         print_json(found)
         return
-    print_table(found["steps"])
-    print_table(found["ceilings"])
-    print_pairs({key: value for key, value in found.items() if key not in ("steps", "ceilings")})
+    print_table(found.pop("steps"))
+    print_table(found.pop("ceilings"))
+    print_pairs(found)
 
 
 @bench.command("kernels")
@@ -81,7 +82,7 @@ def bench_kernels(
     Example: quasar-lab bench kernels --shapes Qwen/Qwen3-8B --widths 1,4
     """
     from quasar_lab.evaluation.catalogue import find
-    from quasar_lab.evaluation.kernel_speed import LARGE, measure, shapes_of
+    from quasar_lab.evaluation.kernel_speed import LARGE, shapes_of, time_linears
 
     entry, numbers = find(shapes), _widths(widths)
     if samples < 1:
@@ -89,14 +90,13 @@ def bench_kernels(
     set_threads(threads)
     wanted = shapes_of(entry.config)
     wanted = [*wanted, *LARGE] if shapes == "embedded" else wanted
-    found = measure(wanted, numbers, samples, channels=entry.config.mlp)
-    found["command"] = command_line()
+    result = time_linears(wanted, numbers, samples, channels=entry.config.mlp)
+    found = replace(result, command=command_line()).to_json()
     if json_:
         print_json(found)
         return
-    rows = [{**row, "shape": " × ".join(map(str, row["shape"]))} for row in found["kernels"]]
-    print_table(rows)
-    print_pairs({key: value for key, value in found.items() if key != "kernels"})
+    print_table([{**row, "shape": " × ".join(map(str, row["shape"]))} for row in found.pop("kernels")])
+    print_pairs(found)
 
 
 def _split(text: str) -> list[str]:
@@ -160,8 +160,8 @@ def bench_decode(
     Sampling(temperature, top_k, top_p, seed)
     base = load_model(model, device, backend, threads)
     settings = Settings(gamma, max_new_tokens, temperature, top_k, top_p, seed)
-    found = measure([make_verifier(base, name) for name in names], guesses, questions, settings)
-    found["command"] = command_line()
+    result = measure([make_verifier(base, name) for name in names], guesses, questions, settings)
+    found = replace(result, command=command_line()).to_json()
     if json_:
         print_json(found)
     else:

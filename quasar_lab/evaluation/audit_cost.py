@@ -209,10 +209,7 @@ def _pass_times(base: Decoder, fast: Decoder, gamma: int, samples: int) -> tuple
     widths = sorted({*rounds, *(width for width in AUDIT_WIDTHS if width > gamma + 1)})
     room = min(base.context, fast.context) - max(widths)
     result = step([base, fast], widths, context=max(1, min(CONTEXT, room)), samples=samples)
-    step_ms: dict[str, dict[int, float]] = {}
-    for row in result["steps"]:
-        step_ms.setdefault(row["verifier"], {})[row["width"]] = row["ms_p50"]
-    return step_ms, Origin.from_json(result)
+    return result.curves(), result.origin
 
 
 def _answers_in_turn(arms: Sequence[Verifier], prompts: Sequence[Prompt], **options: str | int) -> list[list[Trace]]:

@@ -27,7 +27,7 @@ from filelock import Timeout
 
 from quasar_lab.evaluation.decode_state import PassSample, StateFile, state_path
 from quasar_lab.evaluation.origin import Origin, threads, timed_origin
-from quasar_lab.evaluation.pass_time import StepTimer
+from quasar_lab.evaluation.pass_timer import StepTimer
 from quasar_lab.evaluation.questions import Question
 from quasar_lab.evaluation.speedup_table import MEAN, SpeedupRow, WidthTimes, speedup_rows
 from quasar_lab.evaluation.timed_answer import Arm, Settings, answer_question, conversation

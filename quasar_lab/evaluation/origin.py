@@ -47,7 +47,8 @@ class Origin(Result):
 
 def origin_of(verifier: Verifier) -> Origin:
     """The origin of a result that does not depend on time."""
-    return Origin(*(verifier.identity[key] for key in ("model", "device", "backend")))
+    identity = verifier.identity
+    return Origin(model=identity["model"], device=identity["device"], backend=identity["backend"])
 
 
 def timed_origin(decoder: Decoder) -> Origin:
