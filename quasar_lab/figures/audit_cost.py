@@ -10,7 +10,7 @@ tell everything: drafting, sampling and the short last audit of a text take time
 import plotly.graph_objects as go
 
 from quasar_lab.evaluation.audit_cost import AuditCost, MeasuredLength
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, escape, framed, interval
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, error_bars, escape, framed, origin_line
 
 ADAPTS = "adapts"
 
@@ -37,8 +37,8 @@ def audit_cost(result: AuditCost) -> go.Figure:
         f"drafter {escape(result.drafter)}, γ = {result.gamma}",
     ]
     recipe = f"{result.verifier} against {result.base}"
-    identity = {**result.origin.to_json(), "recipe": recipe, "prompts": result.prompts}
-    return framed(figure, "What an audit costs", " · ".join(facts), identity, timed=True, height=520, head=18, foot=24)
+    line = origin_line(result.origin, recipe=recipe, count=f"{result.prompts} prompts", timed=True)
+    return framed(figure, "What an audit costs", " · ".join(facts), line, height=520, head=18, foot=24)
 
 
 def _predicted_curves(figure: go.Figure, result: AuditCost) -> None:
@@ -67,7 +67,7 @@ def _measured_points(
     figure.add_scatter(
         x=[row.length or row.audit_length for row in rows],
         y=[row.speedup for row in rows],
-        error_y=interval([row.to_json() for row in rows], "low", "speedup", "high"),
+        error_y=error_bars([row.low for row in rows], [row.speedup for row in rows], [row.high for row in rows]),
         mode="markers",
         marker={"color": colour, "size": 10, "symbol": symbol},
         name=name,

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from quasar_lab.evaluation.decode_speed import DecodeResult, as_decode_result
 from quasar_lab.evaluation.speedup_table import SpeedupRow
 from quasar_lab.evaluation.timed_answer import Arm
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, SKY, escape, framed, interval
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, SKY, escape, framed, interval, origin_line
 from quasar_lab.support.result import Json
 
 ARMS = (GREY, INK, SKY, BLUE)
@@ -34,10 +34,10 @@ def _label(arm: Arm) -> str:
     return escape(arm.verifier if arm.drafter == "none" else f"{arm.verifier} + {arm.drafter}")
 
 
-def _identity(result: DecodeResult) -> Json:
-    """What the stamp of a figure says."""
+def _origin(result: DecodeResult) -> str:
+    """The stamp of a figure."""
     verifiers = dict.fromkeys(arm.verifier for arm in result.arms)
-    return {**result.origin.to_json(), "recipe": ", ".join(verifiers), "prompts": result.prompts}
+    return origin_line(result.origin, recipe=", ".join(verifiers), count=f"{result.prompts} prompts", timed=True)
 
 
 def _conditions(result: DecodeResult) -> str:
@@ -46,7 +46,7 @@ def _conditions(result: DecodeResult) -> str:
 
 
 def _error_bars(rows: list[SpeedupRow]) -> Json:
-    return interval([row.to_json() for row in rows], "speedup_low", "speedup", "speedup_high")
+    return interval(rows, "speedup_low", "speedup", "speedup_high")
 
 
 def speedup(result: DecodeResult | Json) -> go.Figure:
@@ -66,8 +66,7 @@ def speedup(result: DecodeResult | Json) -> go.Figure:
         figure,
         "What a faster verifier buys",
         f"95 % intervals over prompts · hollow: predicted · {_conditions(result)}",
-        _identity(result),
-        timed=True,
+        _origin(result),
         height=480,
     )
 
@@ -128,8 +127,7 @@ def speedup_factors(result: DecodeResult | Json, verifier: str, drafter: str) ->
         figure,
         "Where the speedup comes from",
         f"{_label(arm)} over {base}, plain{mean} · {_conditions(result)}",
-        _identity(result),
-        timed=True,
+        _origin(result),
         height=220 + 48 * len(rows),
         left=min(24 + 7 * max(map(len, categories), default=0), 150),
     )
@@ -174,7 +172,7 @@ def predicted_speedup(result: DecodeResult | Json) -> go.Figure:
         "circles: categories, with 95 % intervals · diamonds: their mean · furthest from the diagonal: "
         f"{_label(furthest.arm)}, {escape(furthest.category)}, {away:+.0%} · {_conditions(result)}"
     )
-    return framed(figure, "Predicted against measured", subtitle, _identity(result), timed=True, height=540)
+    return framed(figure, "Predicted against measured", subtitle, _origin(result), height=540)
 
 
 def _diagonal(figure: go.Figure, rows: list[SpeedupRow]) -> tuple[float, float]:

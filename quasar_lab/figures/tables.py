@@ -13,7 +13,7 @@ from html import escape
 
 from quasar_lab.evaluation.decode_speed import DecodeResult, as_decode_result
 from quasar_lab.evaluation.speedup_table import MEAN, SpeedupRow
-from quasar_lab.figures.style import stamp
+from quasar_lab.figures.style import origin_line
 from quasar_lab.support.result import Json
 
 CELL = "padding: 5px 10px; text-align: right; white-space: nowrap; vertical-align: top"
@@ -57,7 +57,7 @@ def _caption(result: DecodeResult) -> str:
     settings = result.settings
     asked = {row.category: row.prompts for row in result.runs if not row.is_mean}
     return (
-        f"{stamp(result.origin.to_json(), timed=True)} · γ = {settings.gamma}, at most "
+        f"{origin_line(result.origin, recipe='', timed=True)} · γ = {settings.gamma}, at most "
         f"{settings.max_new_tokens} new tokens · {sum(asked.values())} questions of {len(asked)} kinds · speedup "
         f"over {escape(result.baseline.verifier)} without drafter, with its 95 % interval over questions"
     )
