@@ -19,7 +19,7 @@ The last questions of a run that goes on were answered on another day than the f
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log2
 from pathlib import Path
 from typing import cast
 
@@ -38,7 +38,7 @@ from quasar_lab.support import storage
 from quasar_lab.support.errors import InputError
 from quasar_lab.support.machine import percentiles
 from quasar_lab.support.progress import announce
-from quasar_lab.support.result import Result, flat, left_out
+from quasar_lab.support.result import Json, Result, flat, left_out
 
 TIMED_CONTEXT = 256
 """Tokens in the cache of the passes that are timed on their own."""
@@ -96,9 +96,31 @@ class DecodeResult(Result):
                 arms.setdefault(row.arm, []).append(row)
         return arms
 
+    def predicted(self) -> dict[Arm, list[SpeedupRow]]:
+        """The rows of `compared` that have a prediction, without the baseline's."""
+        arms = {
+            arm: [row for row in rows if row.predicted_speedup is not None]
+            for arm, rows in self.compared().items()
+            if arm != self.baseline
+        }
+        return {arm: rows for arm, rows in arms.items() if rows}
+
+    def furthest_from_prediction(self) -> SpeedupRow:
+        """The row whose speedup is furthest from its prediction, by factor. Raises InputError where nothing is
+        predicted."""
+        rows = [row for found in self.predicted().values() for row in found]
+        if not rows:
+            raise InputError("nothing is predicted in this result; accepted: a `bench decode` of two arms or more")
+        return max(rows, key=lambda row: abs(log2(row.measured_over_predicted or 1.0)))
+
     def best_speedup(self, category: str) -> float:
         """The largest speedup in a category; 0 where there is none."""
         return max((row.speedup or 0.0 for row in self.runs if row.category == category), default=0.0)
+
+
+def as_decode_result(found: DecodeResult | Json) -> DecodeResult:
+    """A result as it is, or the one that the JSON of `quasar-lab bench decode` holds."""
+    return found if isinstance(found, DecodeResult) else DecodeResult.from_json(found)
 
 
 def run(

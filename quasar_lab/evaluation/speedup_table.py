@@ -106,11 +106,17 @@ class SpeedupRow(Result):
         return self.category == MEAN
 
     @property
-    def prediction_error(self) -> float | None:
-        """Measured speedup over predicted speedup, less 1; None where there is no prediction."""
+    def factors(self) -> dict[str, float]:
+        """The factors whose product is the speedup: step, acceptance, other. Empty where there is no speedup."""
+        factors = {"step": self.step_factor, "acceptance": self.acceptance_factor, "other": self.other_factor}
+        return {name: factor for name, factor in factors.items() if factor is not None}
+
+    @property
+    def measured_over_predicted(self) -> float | None:
+        """The speedup over the predicted one; None where there is no prediction."""
         if self.speedup is None or self.predicted_speedup is None:
             return None
-        return self.speedup / self.predicted_speedup - 1
+        return self.speedup / self.predicted_speedup
 
 
 Pairs = list[tuple[TimedAnswer, TimedAnswer]]
