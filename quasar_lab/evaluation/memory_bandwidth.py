@@ -12,9 +12,9 @@ within its memory, bytes read and bytes written together. Both are medians.
 """
 
 import time
-from types import ModuleType
 
 import torch
+from quasar_kernels import Backend
 
 from quasar_lab.support.machine import percentiles
 
@@ -39,17 +39,16 @@ def copy_bandwidth(repeats: int = 9) -> float:
     return 2 * COPY_BYTES / percentiles(seconds)[1] / 1e9
 
 
-def stream_bandwidth(ops: ModuleType, repeats: int = 9) -> float:
+def stream_bandwidth(ops: Backend, repeats: int = 9) -> float:
     """GB/s at which the threads of a backend read memory: the median over passes of 256 MB. On a GPU,
     `copy_bandwidth`."""
-    if ops.name == "triton":
+    if ops.capabilities.asynchronous:
         return copy_bandwidth(repeats)
     data = torch.ones(STREAM_BYTES // 8, dtype=torch.int64)
-    read = getattr(ops, "stream_read", torch.sum)
-    read(data)
+    ops.stream_read(data)
     seconds = []
     for _ in range(repeats):
         begun = time.perf_counter()
-        read(data)
+        ops.stream_read(data)
         seconds.append(time.perf_counter() - begun)
     return STREAM_BYTES / percentiles(seconds)[1] / 1e9

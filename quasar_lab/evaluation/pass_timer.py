@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from quasar_lab.models.cuda_graphs import CudaRuntime
-from quasar_lab.models.decoder import Decoder, Int8Linear
+from quasar_lab.models.decoder import Decoder
 from quasar_lab.support.machine import percentiles, wait_for_device
 from quasar_lab.support.result import Result
 
@@ -84,12 +84,9 @@ def wide_product(verifier: Decoder, width: int = CEILING_WIDTH) -> tuple[int, Ca
     linear, ops = verifier.layers[0].gate_up_proj, verifier.ops
     outputs, inputs = linear.shape
     x = torch.randn(width, inputs, generator=torch.Generator().manual_seed(0))
-    if verifier.device == "cuda":
-        x = x.to(verifier.device, ops.activations(torch.device(verifier.device)))
-    if isinstance(linear, Int8Linear):
-        q, scale = ops.quantize_rows(x)
-        return 2 * width * outputs * inputs, lambda: ops.linear_w8a8(q, scale, linear.weight, linear.wscale)
-    return 2 * width * outputs * inputs, lambda: ops.linear_bf16(x, linear.weight)
+    x = x.to(verifier.device, ops.activations(torch.device(verifier.device)))
+    prepared = linear.prepare(ops, x)
+    return 2 * width * outputs * inputs, lambda: linear.multiply(ops, prepared)
 
 
 @dataclass(frozen=True)
