@@ -31,6 +31,8 @@ from quasar_lab.evaluation.origin import Origin
 from quasar_lab.evaluation.pass_time import step
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.audit import LONGEST, Audited, Auditor, audited
+from quasar_lab.speculative.config import GenerationConfig
+from quasar_lab.speculative.drafters.registry import DEFAULT
 from quasar_lab.speculative.generation import Prompt, generate
 from quasar_lab.speculative.trace import Round, Trace
 from quasar_lab.speculative.verifier import Verifier
@@ -172,8 +174,8 @@ def measure_audit_cost(
     prompts: Sequence[Prompt],
     lengths: Sequence[int] = (2, 8, 24),
     *,
-    drafter: str = "ngram",
-    gamma: int = 4,
+    drafter: str = DEFAULT,
+    gamma: int = GenerationConfig.gamma,
     max_new_tokens: int = 64,
     samples: int = 8,
 ) -> AuditCost:
@@ -212,13 +214,16 @@ def _pass_times(base: Decoder, fast: Decoder, gamma: int, samples: int) -> tuple
     return result.curves(), result.origin
 
 
-def _answers_in_turn(arms: Sequence[Verifier], prompts: Sequence[Prompt], **options: str | int) -> list[list[Trace]]:
+def _answers_in_turn(
+    arms: Sequence[Verifier], prompts: Sequence[Prompt], drafter: str, gamma: int, max_new_tokens: int
+) -> list[list[Trace]]:
     """The runs of every arm. Each prompt is answered by all arms before the next one, in an order that rotates."""
     runs: list[list[Trace]] = [[] for _ in arms]
     for place, prompt in enumerate(track(prompts, len(prompts), "Answering with audits")):
         for turn in range(len(arms)):
             chosen = (place + turn) % len(arms)
-            runs[chosen].append(generate(arms[chosen], prompt, **options))
+            trace = generate(arms[chosen], prompt, drafter=drafter, gamma=gamma, max_new_tokens=max_new_tokens)
+            runs[chosen].append(trace)
     return runs
 
 

@@ -18,7 +18,7 @@ The last questions of a run that goes on were answered on another day than the f
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil, log2
 from pathlib import Path
 from typing import cast
@@ -30,8 +30,9 @@ from quasar_lab.evaluation.origin import Origin, threads, timed_origin
 from quasar_lab.evaluation.pass_timer import StepTimer
 from quasar_lab.evaluation.questions import Question
 from quasar_lab.evaluation.speedup_table import MEAN, SpeedupRow, WidthTimes, speedup_rows
-from quasar_lab.evaluation.timed_answer import Arm, Settings, answer_question, conversation
+from quasar_lab.evaluation.timed_answer import Arm, answer_question, conversation
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.speculative.config import GenerationConfig
 from quasar_lab.speculative.generation import encode_prompt, generate
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support import storage
@@ -51,6 +52,12 @@ AUDIT_WIDTHS = (6, 7, 8, 10, 12, 16, 24, 32, 48)
 
 PROGRESS_SECONDS = 15.0
 
+SETTINGS = ("gamma", "max_new_tokens", "temperature", "top_k", "top_p", "seed")
+"""Options of a run that a result tells."""
+
+Settings = GenerationConfig
+"""The public name of the options in `decode_benchmark`."""
+
 
 @dataclass(frozen=True)
 class DecodeResult(Result):
@@ -62,7 +69,8 @@ class DecodeResult(Result):
     """The arm that speedups are against."""
     complete: bool
     """False where the run was interrupted: the table is then of the answers so far."""
-    settings: Settings
+    settings: dict[str, int | float]
+    """The options of `GenerationConfig` that every arm shared, by name."""
     step_ms: WidthTimes
     """Pass times measured between the questions: the median of each."""
     origin: Origin = flat()
@@ -77,6 +85,11 @@ class DecodeResult(Result):
                 return row
         known = ", ".join(f"{row.verifier}/{row.drafter}/{row.category}" for row in self.runs)
         raise InputError(f"there is no row {'/'.join(wanted)}; accepted: {known}")
+
+    @property
+    def config(self) -> GenerationConfig:
+        """The options that every arm shared."""
+        return GenerationConfig(**self.settings)  # type: ignore[arg-type]
 
     @property
     def arms(self) -> list[Arm]:
@@ -127,7 +140,7 @@ def run(
     verifiers: Sequence[Verifier],
     drafters: Sequence[str],
     questions: Sequence[Question],
-    settings: Settings,
+    config: GenerationConfig,
     state: Path | None = None,
 ) -> DecodeResult:
     """The table of `quasar-lab bench decode`. Goes on from `state` (default: a file in the cache) when an earlier run
@@ -138,10 +151,10 @@ def run(
     """
     _check(verifiers[0], questions)
     if state is None:
-        state = _state_path(verifiers, drafters, questions, settings)
+        state = _state_path(verifiers, drafters, questions, config)
     try:
         with storage.lock(str(state.absolute()), timeout=0):
-            return DecodeBenchmark(verifiers, drafters, questions, settings, StateFile(state)).run()
+            return DecodeBenchmark(verifiers, drafters, questions, config, StateFile(state)).run()
     except Timeout as error:
         raise InputError("the same benchmark is running already; accepted: one at a time") from error
 
@@ -161,7 +174,7 @@ def _check(verifier: Verifier, questions: Sequence[Question]) -> None:
 
 
 def _state_path(
-    verifiers: Sequence[Verifier], drafters: Sequence[str], questions: Sequence[Question], settings: Settings
+    verifiers: Sequence[Verifier], drafters: Sequence[str], questions: Sequence[Question], config: GenerationConfig
 ) -> Path:
     return state_path(
         identity=verifiers[0].identity,
@@ -169,7 +182,7 @@ def _state_path(
         verifiers=[verifier.name for verifier in verifiers],
         drafters=drafters,
         questions=questions,
-        settings=settings.to_json(),
+        settings=asdict(config),
     )
 
 
@@ -181,13 +194,13 @@ class DecodeBenchmark:
         verifiers: Sequence[Verifier],
         drafters: Sequence[str],
         questions: Sequence[Question],
-        settings: Settings,
+        config: GenerationConfig,
         state: StateFile,
     ):
         self._verifiers = verifiers
         self._arms = [(verifier, drafter) for verifier in verifiers for drafter in drafters]
         self._questions = questions
-        self._settings = settings
+        self._config = config
         self._state = state
         self._total = len(self._arms) * len(questions)
 
@@ -211,14 +224,14 @@ class DecodeBenchmark:
 
     def _measure(self) -> None:
         progress = Progress(self._total, done=len(self._state.answers))
-        timer = step_timer(self._verifiers, self._settings.gamma)
+        timer = step_timer(self._verifiers, self._config.gamma)
         self._warm_up()
         for place, question in enumerate(self._questions):
             missing = self._missing(place, question)
             if missing:
                 self._time_passes(timer)
             for verifier, drafter in missing:
-                self._state.add_answer(answer_question(verifier, drafter, question, self._settings))
+                self._state.add_answer(answer_question(verifier, drafter, question, self._config))
             progress.tell(len(self._state.answers))
         self._time_passes(timer)
 
@@ -245,12 +258,12 @@ class DecodeBenchmark:
     def _result(self, complete: bool) -> DecodeResult:
         baseline = Arm(self._verifiers[0].name, "none")
         pass_ms = median_pass_ms(self._state.samples)
-        sampled = self._settings.temperature > 0
+        sampled = self._config.temperature > 0
         return DecodeResult(
             runs=speedup_rows(self._state.answers, pass_ms, baseline, sampled=sampled),
             baseline=baseline,
             complete=complete,
-            settings=self._settings,
+            settings={name: getattr(self._config, name) for name in SETTINGS},
             step_ms=pass_ms,
             origin=timed_origin(_decoders(self._verifiers)[0]),
         )

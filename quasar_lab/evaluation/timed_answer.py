@@ -18,26 +18,15 @@ The text itself. The ids of the tokens stay, so that answers can be compared.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from quasar_lab.evaluation.questions import Question
+from quasar_lab.speculative.config import GenerationConfig
 from quasar_lab.speculative.generation import Prompt, generate
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support.errors import InputError
 from quasar_lab.support.result import Result
-
-
-@dataclass(frozen=True)
-class Settings(Result):
-    """Options that every arm shares."""
-
-    gamma: int = 4
-    max_new_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,7 +98,7 @@ class TimedAnswer(Result):
         return self.pass_seconds + self.overhead
 
 
-def answer_question(verifier: Verifier, drafter: str, question: Question, settings: Settings) -> TimedAnswer:
+def answer_question(verifier: Verifier, drafter: str, question: Question, config: GenerationConfig) -> TimedAnswer:
     """Answers all turns of a question; with a chat template, each turn sees the conversation so far.
 
     Turns that no longer fit the context are left out. Raises InputError if the first one does not fit.
@@ -119,7 +108,7 @@ def answer_question(verifier: Verifier, drafter: str, question: Question, settin
     for turn in question.turns:
         messages.append({"role": "user", "content": turn})
         try:
-            trace = generate(verifier, conversation(verifier, messages), drafter=drafter, **settings.to_json())
+            trace = generate(verifier, conversation(verifier, messages), drafter=drafter, **asdict(config))
         except InputError:
             if not traces:
                 raise

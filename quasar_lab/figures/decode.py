@@ -41,8 +41,8 @@ def _origin(result: DecodeResult) -> str:
 
 
 def _conditions(result: DecodeResult) -> str:
-    settings = result.settings
-    return f"γ = {settings.gamma}, T = {settings.temperature:g}, at most {settings.max_new_tokens} new tokens"
+    config = result.config
+    return f"γ = {config.gamma}, T = {config.temperature:g}, at most {config.max_new_tokens} new tokens"
 
 
 def _error_bars(rows: list[SpeedupRow]) -> Json:

@@ -54,11 +54,11 @@ def paper_table(results: Sequence[DecodeResult | Json]) -> Table:
 
 def _caption(result: DecodeResult) -> str:
     """Where the numbers come from, and what they are of."""
-    settings = result.settings
+    config = result.config
     asked = {row.category: row.prompts for row in result.runs if not row.is_mean}
     return (
-        f"{origin_line(result.origin, recipe='', timed=True)} · γ = {settings.gamma}, at most "
-        f"{settings.max_new_tokens} new tokens · {sum(asked.values())} questions of {len(asked)} kinds · speedup "
+        f"{origin_line(result.origin, recipe='', timed=True)} · γ = {config.gamma}, at most "
+        f"{config.max_new_tokens} new tokens · {sum(asked.values())} questions of {len(asked)} kinds · speedup "
         f"over {escape(result.baseline.verifier)} without drafter, with its 95 % interval over questions"
     )
 
@@ -66,7 +66,7 @@ def _caption(result: DecodeResult) -> str:
 def _block(result: DecodeResult, columns: Sequence[str]) -> str:
     """The rows of one result, below a heading with its temperature."""
     cells = {(row.arm, row.category): row for row in result.runs}
-    temperature = f"temperature {result.settings.temperature:g}"
+    temperature = f"temperature {result.config.temperature:g}"
     span = len(columns) + 2
     body = [f'<tr><th scope="rowgroup" colspan="{span}" style="{LEFT}; padding-top: 14px">{temperature}</th></tr>']
     for arm in result.arms:

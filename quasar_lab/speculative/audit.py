@@ -44,6 +44,7 @@ from torch import Tensor
 
 from quasar_lab.models.decoder import Decoder, Output
 from quasar_lab.models.tokenizer import Tokenizer
+from quasar_lab.speculative.config import MAX_GAMMA
 from quasar_lab.speculative.drafters import Draft
 from quasar_lab.speculative.pass_times import Curves, between, interpolate
 from quasar_lab.speculative.verifier import Adopting, Verifier
@@ -52,7 +53,8 @@ from quasar_lab.support.errors import InputError
 LONGEST = 48
 """The most that L is chosen to be."""
 
-WIDEST_ROUND = 17
+WIDEST_ROUND = MAX_GAMMA + 1
+"""Rows of the widest verify pass."""
 
 LARGEST_LENGTH = 256
 """The most that a caller may ask for."""

@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from timed_answers import CURVES, timed
@@ -32,7 +33,6 @@ def counted(monkeypatch):
     monkeypatch.setattr(decode_speed, "answer_question", answered)
     monkeypatch.setattr(decode_speed, "step_timer", lambda *_: Steps(calls))
     monkeypatch.setattr(decode_speed, "generate", lambda *_, **__: None)
-    monkeypatch.setattr(decode_speed, "threads", lambda _: 2)
     return calls, stop
 
 
@@ -63,7 +63,7 @@ class Words:
 
 class Named:
     backend = device = "cpu"
-    ops = None
+    ops = SimpleNamespace(get_threads=lambda: 2)
     tokenizer, context, vocab = Words(), 20, 5
     auditor = None
 
@@ -167,7 +167,7 @@ def known():
         runs=[row_of(("bf16", drafter), category, speedup) for (drafter, category), speedup in speedups.items()],
         baseline=Arm("bf16", "none"),
         complete=True,
-        settings=Settings(),
+        settings={"gamma": 4, "max_new_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0},
         step_ms=CURVES,
         origin=Origin(model="m", device="cpu", backend="cpu", threads=2),
     )

@@ -12,7 +12,7 @@ from toys import Letters, toy_pair
 import quasar_lab as ql
 from quasar_lab import figures
 from quasar_lab.evaluation.audit_cost import AuditCost, MeasuredLength, predict
-from quasar_lab.evaluation.decode_speed import DecodeResult, Settings
+from quasar_lab.evaluation.decode_speed import DecodeResult
 from quasar_lab.evaluation.origin import Origin
 from quasar_lab.evaluation.speedup_table import SpeedupRow
 from quasar_lab.evaluation.timed_answer import Arm
@@ -20,6 +20,7 @@ from quasar_lab.support.errors import InputError
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 RESULTS = Path(__file__).parents[2] / "kernels" / "benchmarks" / "results"
+SETTINGS = {"gamma": 4, "max_new_tokens": 32, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0}
 
 
 def row_of(verifier, drafter, category, speedup):
@@ -51,7 +52,7 @@ def row_of(verifier, drafter, category, speedup):
 
 def result_of(rows, baseline, backend="cpu"):
     origin = Origin(model="<m>", device="cpu", backend=backend, threads=2)
-    return DecodeResult(rows, Arm(*baseline), True, Settings(max_new_tokens=32), {}, origin)
+    return DecodeResult(rows, Arm(*baseline), True, SETTINGS, {}, origin)
 
 
 @pytest.fixture
