@@ -247,8 +247,8 @@ def on_own_answers(
     answers = []
     for prompt in track(prompts, len(prompts), f"{other.name} reads the answers of {base.name}"):
         trace = generate(base, prompt, max_new_tokens=max_new_tokens, raw=raw)
-        read = len(trace.header["prompt_ids"]) - 1
-        ids = [*trace.header["prompt_ids"], *trace.token_ids[:-1]]
+        read = len(trace.prompt_ids) - 1
+        ids = [*trace.prompt_ids, *trace.token_ids[:-1]]
         before = tally.flips
         first = None
         for start, exact, rounded in _read_by_both(base, other, ids, skip=read):

@@ -14,8 +14,6 @@ threads, the processor, the versions and the date too: `timed_origin`.
 
 from dataclasses import dataclass
 
-import torch
-
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support.machine import gpu_name, stamp
@@ -47,7 +45,8 @@ class Origin(Result):
 
 def origin_of(verifier: Verifier) -> Origin:
     """The origin of a result that does not depend on time."""
-    return Origin(*(verifier.identity[key] for key in ("model", "device", "backend")))
+    identity = verifier.identity
+    return Origin(model=identity["model"], device=identity["device"], backend=identity["backend"])
 
 
 def timed_origin(decoder: Decoder) -> Origin:
@@ -67,4 +66,4 @@ def timed_origin(decoder: Decoder) -> Origin:
 
 def threads(decoder: Decoder) -> int:
     """Threads that the decoder's backend computes with."""
-    return getattr(decoder.ops, "get_threads", torch.get_num_threads)()
+    return decoder.ops.get_threads()

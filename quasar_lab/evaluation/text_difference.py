@@ -53,9 +53,9 @@ def difference(expected: Trace, got: Trace) -> Difference | None:
 
     Raises InputError on sampled runs, whose texts differ by chance, and on runs of different prompts.
     """
-    if any(run.header["sampling"]["temperature"] != 0 for run in (expected, got)):
+    if any(run.sampling.temperature != 0 for run in (expected, got)):
         raise InputError("a run was sampled; accepted: two greedy runs (temperature 0)")
-    if expected.header["prompt_ids"] != got.header["prompt_ids"]:
+    if expected.prompt_ids != got.prompt_ids:
         raise InputError("the runs are of different prompts; accepted: two of the same")
     ours, theirs = emitted(expected), emitted(got)
     for position, ((token, piece, margin), (other, other_piece, _)) in enumerate(zip(ours, theirs, strict=False)):
@@ -73,9 +73,10 @@ def difference(expected: Trace, got: Trace) -> Difference | None:
 
 def emitted(trace: Trace) -> list[tuple[int, str, float]]:
     """(id, piece, margin) of every token of a run's text. The i-th token that a pass leaves comes from its row i."""
-    records = [*([trace.prefill] if trace.prefill else []), *(trace.audits if trace.audited else trace.rounds)]
     return [
-        row for record in records for row in zip(record.emitted_ids, record.emitted_pieces, record.margin, strict=False)
+        row
+        for record in trace.settled()
+        for row in zip(record.emitted_ids, record.emitted_pieces, record.margin, strict=False)
     ]
 
 
@@ -84,9 +85,9 @@ def taken_back(trace: Trace) -> dict[int, int]:
 
     The token at such a position is the auditor's own.
     """
-    prompt = len(trace.header["prompt_ids"])
+    prompt = len(trace.prompt_ids)
     return {
         audit.position + audit.accepted - prompt: audit.length - audit.accepted
         for audit in trace.audits
-        if audit.accepted < audit.length
+        if audit.refused
     }

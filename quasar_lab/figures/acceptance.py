@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from quasar_lab.figures.style import BLUE, GREEN, GREY, escape, framed
+from quasar_lab.evaluation.origin import Origin
+from quasar_lab.figures.style import BLUE, GREEN, GREY, escape, framed, origin_line
 from quasar_lab.speculative import trace as traces
 from quasar_lab.speculative.trace import Trace
 
@@ -20,16 +21,16 @@ from quasar_lab.speculative.trace import Trace
 def acceptance(trace: Trace) -> go.Figure:
     """Left: rounds by number of accepted drafts, empty drafts apart. Right, where something was drafted: survival by
     draft position."""
-    gamma = trace.header["gamma"]
-    numbers = traces.acceptance(trace.rounds, gamma)
-    rate = numbers["draft_acceptance_rate"]
+    rates = traces.acceptance(trace.rounds, trace.gamma)
+    rate = rates.draft_acceptance_rate
     titles = ("rounds by drafts kept", "survival by position") if rate is not None else ("rounds by drafts kept",)
     figure = make_subplots(rows=1, cols=len(titles), horizontal_spacing=0.14, subplot_titles=titles)
-    _rounds_by_accepted(figure, trace, numbers["acceptance_histogram"])
+    _rounds_by_accepted(figure, trace, rates.acceptance_histogram)
     if rate is not None:
-        _survival(figure, trace, numbers["survival"])
+        _survival(figure, trace, rates.survival)
     facts = " · ".join(_facts(trace, rate))
-    return framed(figure, "How many drafts are kept", facts, trace.header, height=460, head=26)
+    line = origin_line(Origin.from_json(trace.header))
+    return framed(figure, "How many drafts are kept", facts, line, height=460, head=26)
 
 
 def _rounds_by_accepted(figure: go.Figure, trace: Trace, histogram: Sequence[int]) -> None:
@@ -77,15 +78,13 @@ def _survival(figure: go.Figure, trace: Trace, survival: Sequence[float | None])
 
 def _facts(trace: Trace, rate: float | None) -> list[str]:
     """What the subtitle says. rate: draft acceptance rate."""
-    emitted = len(trace.token_ids) - (trace.prefill is not None)
-    rounds = len(trace.rounds)
     facts = [
-        f"τ = {emitted / rounds:.2f} tokens per round" if rounds else "no rounds",
+        "no rounds" if trace.tau is None else f"τ = {trace.tau:.2f} tokens per round",
         "nothing was drafted" if rate is None else f"{rate:.0%} of drafts accepted",
-        f"{rounds} rounds",
-        f"drafter {escape(trace.header['drafter'])}, γ = {trace.header['gamma']}",
+        f"{len(trace.rounds)} rounds",
+        f"drafter {escape(trace.drafter)}, γ = {trace.gamma}",
     ]
     if trace.audited:
-        refusing = sum(audit.accepted < audit.length for audit in trace.audits)
+        refusing = sum(audit.refused for audit in trace.audits)
         facts.insert(3, f"{refusing} of {len(trace.audits)} audits took tokens back")
     return facts

@@ -13,14 +13,14 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from quasar_lab.evaluation.draft_simulation import ALL, Answer, CategoryAcceptance, SettingsSweep, sweep, table
+from quasar_lab.evaluation.draft_simulation import ALL, CategoryAcceptance, PlainAnswer, SettingsSweep, sweep, table
 from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, PURPLE, SKY, VERMILION, escape, framed
 
 CATEGORY_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 
 
 def tau_by_text(
-    answered: Sequence[Answer], identity: Mapping[str, Any], *, longest: int = 3, gamma: int = 4
+    answered: Sequence[PlainAnswer], identity: Mapping[str, Any], *, longest: int = 3, gamma: int = 4
 ) -> go.Figure:
     """Left: τ of each category of text with n-gram drafts, beside 1 without. Right: which share of the drafts was kept.
 
@@ -99,7 +99,7 @@ def _bars(
 
 
 def tau_by_settings(
-    answered: Sequence[Answer],
+    answered: Sequence[PlainAnswer],
     identity: Mapping[str, Any],
     *,
     gammas: Sequence[int],

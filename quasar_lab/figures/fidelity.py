@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 
 from quasar_lab.evaluation.fidelity import Fidelity, Series
 from quasar_lab.evaluation.histogram import Histogram
-from quasar_lab.figures.style import BLUE, GREY, INK, SKY, VERMILION, escape, framed, visible
+from quasar_lab.figures.style import BLUE, GREY, INK, SKY, VERMILION, escape, framed, origin_line, visible
 
 LOWEST_KL = 1e-9
 """Where an axis of KL ends. What is below, zero among it, is drawn there."""
@@ -38,11 +38,11 @@ def divergence(result: Fidelity) -> go.Figure:
         f"{result.flips} flips in {result.tokens:,} tokens",
     ]
     figure.update_layout(bargap=0.05)
-    return framed(figure, "How far apart, token by token", " · ".join(facts), _identity(result), height=500, foot=24)
+    return framed(figure, "How far apart, token by token", " · ".join(facts), _origin(result), height=500, foot=24)
 
 
-def _identity(result: Fidelity) -> dict[str, str]:
-    return {**result.origin.to_json(), "recipe": f"{result.verifier} against {result.base}"}
+def _origin(result: Fidelity) -> str:
+    return origin_line(result.origin, recipe=f"{result.verifier} against {result.base}")
 
 
 def _positions(figure: go.Figure, result: Fidelity) -> None:
@@ -156,7 +156,7 @@ def flip_margins(result: Fidelity) -> go.Figure:
         )
     figure.update_layout(barmode="overlay", bargap=0.05)
     _axes_of_margins(figure, result)
-    return framed(figure, "Flips are close calls", _margin_facts(result), _identity(result), height=440, foot=24)
+    return framed(figure, "Flips are close calls", _margin_facts(result), _origin(result), height=440, foot=24)
 
 
 def _axes_of_margins(figure: go.Figure, result: Fidelity) -> None:

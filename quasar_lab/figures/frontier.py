@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from quasar_lab.evaluation.recipe_frontier import FrontierRow
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, SOFT, escape, framed
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, SOFT, escape, framed, origin_line
 from quasar_lab.models.embedded import ID
 
 FOUR_BIT = "the checkpoint was already 4-bit"
@@ -49,7 +49,7 @@ def frontier(rows: Sequence[FrontierRow]) -> go.Figure:
         figure,
         "Nearness to BF16, and its price in bytes",
         " · ".join(facts),
-        {**first.origin.to_json(), "recipe": None},
+        origin_line(first.origin, recipe=""),
         height=640,
         left=12 + 7 * max(map(len, names)),
         head=24,

@@ -15,11 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from quasar_lab.evaluation.origin import Origin
 from quasar_lab.evaluation.text_difference import Difference, difference, emitted, taken_back
 from quasar_lab.figures.strip import StripHTML, asset
-from quasar_lab.figures.style import stamp, visible
+from quasar_lab.figures.style import origin_line, visible
+from quasar_lab.speculative.token_states import TokenState
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.support.errors import InputError
+
+MARK = TokenState.RETRACTED.glyph
+"""Where an audit took tokens back."""
 
 BLOCK = 6
 """Tokens to a block. Blocks stand side by side where there is room."""
@@ -41,7 +46,7 @@ def lossless(traces: Sequence[Trace]) -> StripHTML:
     fragment = (
         f'<div class="quasar-lossless"><style>{asset("lossless.css")}</style><h4>{title}</h4><ul>{told}</ul>'
         f'<div class="ll-blocks">{blocks}</div>{_legend(rows)}'
-        f'<p class="ll-stamp">{stamp({**first.header, "recipe": None})}</p></div>'
+        f'<p class="ll-stamp">{origin_line(Origin.from_json(first.header), recipe="")}</p></div>'
     )
     return StripHTML(fragment, title)
 
@@ -69,7 +74,7 @@ class _Row:
         if self.leaves is not None and place >= self.leaves:
             kind = "ll-first" if place == self.leaves else "ll-behind"
         taken = self.taken.get(place)
-        mark = "" if taken is None else "⟲ "
+        mark = "" if taken is None else f"{MARK} "
         note = "" if taken is None else f": an audit took back {taken} tokens here"
         piece = escape(visible(self.pieces[place]))
         return f'<td class="{kind}" title="{piece}, token {place}{note}">{mark}{piece}</td>'
@@ -89,8 +94,7 @@ def _row(trace: Trace, first: Trace) -> _Row:
 
 
 def _name(trace: Trace) -> str:
-    drafter = trace.header["drafter"]
-    return f"{trace.header['verifier']} {'alone' if drafter == 'none' else '· ' + drafter}"
+    return f"{trace.verifier} {'alone' if trace.drafter == 'none' else f'· {trace.drafter}'}"
 
 
 def _pieces(trace: Trace) -> list[str]:
@@ -119,7 +123,7 @@ def _audits(trace: Trace) -> str:
     if not trace.audited:
         return ""
     refused = len(taken_back(trace))
-    return f"; {len(trace.audits)} audits, {f'{refused} took tokens back ⟲' if refused else 'all passed'}"
+    return f"; {len(trace.audits)} audits, {f'{refused} took tokens back {MARK}' if refused else 'all passed'}"
 
 
 def _block(rows: Sequence[_Row], start: int, stop: int) -> str:
@@ -136,5 +140,5 @@ def _legend(rows: Sequence[_Row]) -> str:
     ]
     parts = parts if any(row.leaves is not None for row in rows) else parts[:1]
     if any(row.taken for row in rows):
-        parts.append("<span>⟲ an audit took tokens back and wrote this one</span>")
+        parts.append(f"<span>{MARK} an audit took tokens back and wrote this one</span>")
     return f'<div class="ll-legend">{"".join(parts)}</div>'

@@ -25,8 +25,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from quasar_lab.models.checkpoint import PARTS, Checkpoint
-from quasar_lab.models.decoder import Decoder, Int8Linear, Layer, placed
+from quasar_lab.models.decoder import Decoder, placed
 from quasar_lab.models.input_map import InputMap
+from quasar_lab.models.linear import Int8Linear, Layer
 from quasar_lab.quantization import calibration
 from quasar_lab.quantization.folding import (
     compensated_rounding,

@@ -14,7 +14,8 @@ from tiny_models import FAMILIES, write_checkpoint
 
 import quasar_lab as ql
 from quasar_lab.models.checkpoint import PARTS
-from quasar_lab.models.decoder import Int8Linear, bf16_decoder
+from quasar_lab.models.decoder import bf16_decoder
+from quasar_lab.models.linear import Int8Linear
 from quasar_lab.quantization import calibration, folding, recipes, saved_model, smoothing
 from quasar_lab.quantization.calibration import collect
 from quasar_lab.quantization.folding import quantized_tensors
