@@ -26,7 +26,7 @@ from quasar_lab.support.json_schema import (
     BOOLEAN,
     OBJECT,
     TEXT,
-    Form,
+    Schema,
     fields,
     integer,
     list_of,
@@ -194,8 +194,8 @@ def parse_config(raw: dict[str, Any], generation: dict[str, Any] | None = None) 
     )
 
 
-def _check(form: Form, value: Any, where: str) -> None:
-    fault = form(value, "")
+def _check(schema: Schema, value: Any, where: str) -> None:
+    fault = schema(value, "")
     if fault:
         raise CheckpointError(f"{where}: {fault}")
 
