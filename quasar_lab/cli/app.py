@@ -59,9 +59,9 @@ def doctor(json_: Json = False) -> None:
 
     Example: quasar-lab doctor
     """
-    from quasar_lab.cli.doctor import examine
+    from quasar_lab.cli.doctor import diagnose
 
-    found = examine()
+    found = diagnose().to_json()
     print_json(found) if json_ else print_pairs(found)
 
 

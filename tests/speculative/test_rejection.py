@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quasar_kernels import reference
-from quasar_kernels.stand_in import StandIn
+from quasar_kernels.simulated_device import SimulatedDevice
 from toys import VOCAB
 
 from quasar_lab.speculative import verified_rows
@@ -91,7 +91,7 @@ def test_the_rule_is_one_rule(drafts, behind, drawn, temperature, top_p, seed):
     sampling = Sampling(temperature, top_p=top_p)
     cpu, device = (torch.Generator().manual_seed(seed) for _ in "ab")
     wanted = accept(read_rows(logits, sampling), draft, sampling, cpu)
-    _, found = accept_on_device(logits, StandIn().top_table(logits, 5), draft, sampling, device)
+    _, found = accept_on_device(logits, SimulatedDevice().top_table(logits, 5), draft, sampling, device)
     assert found == wanted
     assert torch.equal(cpu.get_state(), device.get_state())
 
