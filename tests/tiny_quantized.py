@@ -15,10 +15,19 @@ RECIPES = [Recipe("x", "smoothquant", 0.7), Recipe("x", "shifted", 0.7), Recipe(
 def smoothed(model, folder, recipe=RECIPES[0]):
     """W8A8 of a model without a tokenizer: calibrated on ids."""
     found = {key: first for key, (first,) in candidates(model.checkpoint, collect(model, [PROMPT * 5]), recipe).items()}
-    save_file(folding.quantized_tensors(model.checkpoint, found), folder / "weights.safetensors")
+    return _saved(model, folder, found, "w8a8")
+
+
+def plain(model, folder):
+    """W8A8 of a model without smoothing."""
+    return _saved(model, folder, {}, "w8a8-plain")
+
+
+def _saved(model, folder, mappings, name):
+    save_file(folding.quantized_tensors(model.checkpoint, mappings), folder / "weights.safetensors")
     record = {"schema": saved_model.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny"}
     (folder / "recipe.json").write_text(json.dumps(record))
-    return saved_model.load_quantized(model, folder, "w8a8")
+    return saved_model.load_quantized(model, folder, name)
 
 
 def same_but_for_time(trace):

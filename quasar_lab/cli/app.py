@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,19 +21,26 @@ from quasar_lab.cli.bench import bench
 from quasar_lab.cli.common import (
     Backend,
     Device,
+    DrafterName,
     Json,
+    MaxNewTokens,
     Model,
+    Raw,
     Seed,
+    Temperature,
     Threads,
-    check_verifier,
+    TopK,
+    TopP,
     load_model,
-    make_verifier,
     print_json,
     print_pairs,
     print_table,
     printable,
     read_text,
+    run_option,
 )
+from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
+from quasar_lab.speculative.drafters.registry import DEFAULT
 from quasar_lab.support.errors import InputError, NotInThisVersion, QuasarError
 from quasar_lab.support.storage import check_writable
 
@@ -51,9 +59,9 @@ def doctor(json_: Json = False) -> None:
 
     Example: quasar-lab doctor
     """
-    from quasar_lab.cli.doctor import examine
+    from quasar_lab.cli.doctor import diagnose
 
-    found = examine()
+    found = diagnose().to_json()
     print_json(found) if json_ else print_pairs(found)
 
 
@@ -126,14 +134,14 @@ def generate(
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
     messages: Annotated[Path | None, typer.Option(help='A JSON list of {"role", "content"}.')] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="The prompt as it is, without the chat template.")] = False,
+    raw: Raw = GenerationConfig.raw,
     verifier: Annotated[str, typer.Option(help="bf16, a recipe, or RECIPE+bf16 (audited: BF16's text).")] = "w8a8",
-    drafter: Annotated[str, typer.Option(help="none, or ngram[:longest].")] = "ngram",
-    gamma: Annotated[str, typer.Option(metavar="N", help="Drafted tokens a round, 1…16.")] = "4",
-    max_new_tokens: Annotated[int, typer.Option(help="The most tokens to write.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw among the likeliest that sum to p.")] = 1.0,
+    drafter: DrafterName = DEFAULT,
+    gamma: Annotated[str, run_option("gamma", metavar="N")] = str(GenerationConfig.gamma),
+    max_new_tokens: MaxNewTokens = GenerationConfig.max_new_tokens,
+    temperature: Temperature = GenerationConfig.temperature,
+    top_k: TopK = GenerationConfig.top_k,
+    top_p: TopP = GenerationConfig.top_p,
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="A text that ends the answer (repeatable).")
     ] = None,
@@ -142,7 +150,7 @@ def generate(
     device: Device = "cpu",
     backend: Backend = "auto",
     threads: Threads = None,
-    seed: Seed = 0,
+    seed: Seed = GenerationConfig.seed,
     json_: Json = False,
 ) -> None:
     """Answer a prompt with speculative decoding.
@@ -153,25 +161,25 @@ def generate(
     """
     from quasar_lab.speculative.drafters import make_drafter
     from quasar_lab.speculative.generation import Generation
-    from quasar_lab.speculative.sampling import Sampling
+    from quasar_lab.speculative.verifiers import check_name
+    from quasar_lab.speculative.verifiers import verifier as verifier_of
 
+    # Everything that can be wrong is looked at before a model loads.
     what = _prompt(prompt, prompt_file, messages, raw)
-    check_verifier(verifier)
+    check_name(verifier)
     guesses = make_drafter(drafter)
-    Sampling(temperature, top_k, top_p, seed)
-    run = Generation(
-        make_verifier(load_model(model, device, backend, threads), verifier),
-        what,
-        drafter=guesses,
+    config = GenerationConfig(
         gamma=_gamma(gamma),
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         seed=seed,
-        stop=stop or (),
+        stop=stop,
         raw=raw,
     )
+    base = load_model(model, device, backend, threads)
+    run = Generation(verifier_of(base, verifier), what, drafter=guesses, **asdict(config))
     if trace is not None:
         check_writable(trace)
     interrupted = False
@@ -205,7 +213,7 @@ def _gamma(text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise InputError(f"--gamma is {text!r}; accepted: 1…16") from error
+        raise InputError(f"--gamma is {text!r}; accepted: 1…{MAX_GAMMA}") from error
 
 
 def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None, raw: bool) -> Any:
@@ -254,15 +262,16 @@ def fidelity(
     """
     from quasar_lab.evaluation.fidelity import compare, own_text, read_tokens
     from quasar_lab.evaluation.questions import ours
+    from quasar_lab.speculative.verifiers import check_name, one_pass_verifier
 
     if skip < 0 or (tokens is not None and tokens < 2):
         raise InputError(f"--skip is {skip} and --tokens {tokens}; accepted: skip 0 or more, tokens 2 or more")
     if answers < 0 or answer_tokens < 1:
         raise InputError(f"--answers is {answers} and --answer-tokens {answer_tokens}; accepted: 0 and 1 or more")
-    check_verifier(verifier, one_pass=True)
+    check_name(verifier, one_pass=True)
     read_text(text)
     base = load_model(model, device, backend, threads)
-    other = make_verifier(base, verifier)
+    other = one_pass_verifier(base, verifier)
     found = compare(base, other, read_tokens(base, text, skip, tokens), window)
     questions = ours(answers)
     if questions:
@@ -326,15 +335,17 @@ def replay(
     from quasar_lab.evaluation.rescore import rescore
     from quasar_lab.models.embedded import ID
     from quasar_lab.speculative.trace import Trace
+    from quasar_lab.speculative.verifiers import check_name
+    from quasar_lab.speculative.verifiers import verifier as verifier_of
 
     found = Trace.load(trace)
     if verifier is not None:
-        check_verifier(verifier)
-        if model is None and found.header["model"] != ID:
-            name = visible(found.header["model"])
+        check_name(verifier)
+        if model is None and found.model != ID:
+            name = visible(found.model)
             raise InputError(f"this trace is of {name}, which is not embedded; name where that model is with --model")
         base = load_model(model or ID, device, backend, threads)
-        found = rescore(found, make_verifier(base, verifier))
+        found = rescore(found, verifier_of(base, verifier))
     if html is not None:
         from quasar_lab.figures import token_strip
         from quasar_lab.support.storage import write_text

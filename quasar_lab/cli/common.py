@@ -9,7 +9,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from quasar_lab.support.errors import InputError, NotInThisVersion
+from quasar_lab.speculative.config import meaning
+from quasar_lab.speculative.drafters.registry import accepted
+from quasar_lab.support.errors import InputError
 from quasar_lab.support.storage import why_unreadable
 
 T = TypeVar("T")
@@ -19,7 +21,21 @@ Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]
 Threads = Annotated[int | None, typer.Option(help="Threads to compute with (default: all cores).")]
-Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
+
+
+def run_option(name: str, *flags: str, **more: Any) -> Any:
+    """A command line option that means what the field of `GenerationConfig` of that name means."""
+    return typer.Option(*flags, help=meaning(name), **more)
+
+
+MaxNewTokens = Annotated[int, run_option("max_new_tokens")]
+Temperature = Annotated[float, run_option("temperature")]
+TopK = Annotated[int, run_option("top_k")]
+TopP = Annotated[float, run_option("top_p")]
+Seed = Annotated[int, run_option("seed")]
+Raw = Annotated[bool, run_option("raw", "--raw")]
+Gamma = Annotated[int, run_option("gamma")]
+DrafterName = Annotated[str, typer.Option(help=f"{accepted()}.")]
 
 
 def print_json(document: Any) -> None:
@@ -83,43 +99,6 @@ def set_threads(threads: int | None) -> None:
     torch.set_num_threads(threads)
     if cpu.unavailable() is None:
         cpu.set_threads(threads)
-
-
-AUDITED = "+bf16"
-"""Behind a recipe: its text is audited by the BF16 model."""
-
-
-def make_verifier(decoder: Any, name: str) -> Any:
-    """`bf16`, a recipe of it, or a recipe audited by it."""
-    from quasar_lab.quantization.saved_model import quantize
-    from quasar_lab.speculative.audit import audited
-
-    if name == "bf16":
-        return decoder
-    check_verifier(name)
-    recipe = name.removesuffix(AUDITED)
-    fast = quantize(decoder, recipe)
-    return fast if recipe == name else audited(fast, decoder)
-
-
-def check_verifier(name: str, one_pass: bool = False) -> None:
-    """Refuses unknown names before a model loads; one_pass: and those that are two verifiers taking turns."""
-    from quasar_lab.quantization.recipes import parse_recipe
-
-    if name.partition(":")[0] == "pruned":
-        raise NotInThisVersion(f"verifier {name}")
-    recipe = name.removesuffix(AUDITED)
-    if "+" in recipe or (recipe == "bf16" and name != recipe):
-        raise InputError(
-            f"verifier {name!r} is no pair of a recipe and its auditor; accepted: a recipe, as in w8a8+bf16"
-        )
-    if recipe != "bf16":
-        parse_recipe(recipe)
-    if one_pass and recipe != name:
-        raise InputError(
-            f"verifier {name} is {recipe} and bf16 taking turns: its passes are theirs and its text is bf16's; "
-            "accepted here: one of the two"
-        )
 
 
 def different(option: str, values: Sequence[T]) -> list[T]:

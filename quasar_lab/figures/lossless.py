@@ -13,6 +13,7 @@ from html import escape
 from quasar_lab.evaluation.fidelity import difference, emitted
 from quasar_lab.figures.strip import StripHTML, asset
 from quasar_lab.figures.style import stamp, visible
+from quasar_lab.speculative.token_states import TokenState
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.support.errors import InputError
 
@@ -45,17 +46,17 @@ class _Row:
     """A run as its row: pieces, where it leaves the reference, where audits took something back, what is said of it."""
 
     def __init__(self, trace: Trace, reference: Trace | None):
-        header, ids = trace.header, trace.token_ids
-        self.name = f"{header['verifier']} {'alone' if header['drafter'] == 'none' else '· ' + header['drafter']}"
+        ids = trace.token_ids
+        self.name = f"{trace.verifier} {'alone' if trace.drafter == 'none' else f'· {trace.drafter}'}"
         self.pieces = [piece for _, piece, _ in emitted(trace)]
         self.reference = reference is None
         found = None if reference is None else difference(reference, trace)
         self.leaves = None if found is None else found.position
-        prompt = len(header["prompt_ids"])
+        prompt = len(trace.prompt_ids)
         self.corrected = {
             audit.position + audit.accepted - prompt: audit.length - audit.accepted
             for audit in trace.audits
-            if audit.accepted < audit.length
+            if audit.refused
         }
         if reference is None:
             self.fact = f"{len(ids)} tokens, which the others are held against"
@@ -70,8 +71,8 @@ class _Row:
         else:
             self.fact = f"the same for {min(len(ids), len(reference.token_ids))} tokens, where one ends"
         if trace.audited:
-            refused = len(self.corrected)
-            self.fact += f"; {len(trace.audits)} audits, {f'{refused} took tokens back ⟲' if refused else 'all passed'}"
+            took_back = f"{len(self.corrected)} took tokens back {TokenState.RETRACTED.glyph}"
+            self.fact += f"; {len(trace.audits)} audits, {took_back if self.corrected else 'all passed'}"
 
     def cell(self, place: int) -> str:
         if place >= len(self.pieces):
@@ -80,7 +81,7 @@ class _Row:
         if self.leaves is not None and place >= self.leaves:
             kind = "ll-first" if place == self.leaves else "ll-behind"
         taken = self.corrected.get(place)
-        mark = "" if taken is None else "⟲ "
+        mark = "" if taken is None else f"{TokenState.RETRACTED.glyph} "
         note = "" if taken is None else f": an audit took back {taken} tokens here"
         piece = escape(visible(self.pieces[place]))
         return f'<td class="{kind}" title="{piece}, token {place}{note}">{mark}{piece}</td>'
@@ -100,5 +101,5 @@ def _legend(rows: Sequence[_Row]) -> str:
     ]
     parts = parts if any(row.leaves is not None for row in rows) else parts[:1]
     if any(row.corrected for row in rows):
-        parts.append("<span>⟲ an audit took tokens back and wrote this one</span>")
+        parts.append(f"<span>{TokenState.RETRACTED.glyph} an audit took tokens back and wrote this one</span>")
     return f'<div class="ll-legend">{"".join(parts)}</div>'

@@ -25,9 +25,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from quasar_lab.models.checkpoint import PARTS, Checkpoint
-from quasar_lab.models.decoder import Decoder, placed
+from quasar_lab.models.decoder import Decoder
 from quasar_lab.models.input_map import InputMap
 from quasar_lab.models.linear import Int8Linear, Layer
+from quasar_lab.models.value_basis import placed
 from quasar_lab.quantization import calibration
 from quasar_lab.quantization.folding import (
     compensated_rounding,

@@ -14,7 +14,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from quasar_lab.figures.strip import asset, script, whole_characters
+from quasar_lab.figures.strip import script, stylesheet, whole_characters
 from quasar_lab.speculative.generation import Generation
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.support.errors import InputError, QuasarError
@@ -29,7 +29,7 @@ class TokenStrip(anywidget.AnyWidget):
     """A strip that shows a trace, or a run as it happens (`run`, `stop`)."""
 
     _esm = script() + (files("quasar_lab.widgets") / "token_strip.js").read_text(encoding="utf-8")
-    _css = asset("strip.css")
+    _css = stylesheet()
 
     records: Any = traitlets.List().tag(sync=True)
     running = traitlets.Bool(False).tag(sync=True)

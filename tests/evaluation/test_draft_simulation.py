@@ -1,10 +1,10 @@
-"""A rehearsal is the run: the same rounds, for every lookup, γ, limit and end, without the model."""
+"""A simulation is the run: the same rounds, for every lookup, γ, limit and end, without the model."""
 
 import pytest
 from toys import ToyVerifier
 
 from quasar_lab.evaluation import draft_simulation
-from quasar_lab.evaluation.draft_simulation import Answer, Rehearsed
+from quasar_lab.evaluation.draft_simulation import PlainAnswer, SimulatedRound
 from quasar_lab.figures import tau_by_settings, tau_by_text
 from quasar_lab.speculative.generation import generate
 from quasar_lab.support.errors import InputError, NotInThisVersion
@@ -14,7 +14,7 @@ PROMPT = [1, 2, 3, 1, 2, 4, 1, 2]
 
 def answered(verifier, limit, category="a"):
     text = generate(verifier, PROMPT, drafter="none", max_new_tokens=limit).token_ids
-    return Answer(category, "1", PROMPT, text, limit, frozenset(verifier.eos_ids))
+    return PlainAnswer(category, "1", PROMPT, text, limit, frozenset(verifier.eos_ids))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -26,12 +26,15 @@ def test_rounds_are_those_of_the_run(seed, drafter):
             answer = answered(verifier, limit)
             for gamma in (1, 3, 8):
                 real = generate(verifier, PROMPT, drafter=drafter, gamma=gamma, max_new_tokens=limit).rounds
-                expected = [Rehearsed(len(r.draft_ids), r.accepted, len(r.emitted_ids)) for r in real]
+                expected = [SimulatedRound(len(r.draft_ids), r.accepted, len(r.emitted_ids)) for r in real]
                 assert draft_simulation.rounds(answer, drafter, gamma) == expected
 
 
 def test_the_table_counts_by_kind_and_over_all():
-    first, second = Answer("b", "1", [1, 2, 3], [1, 2, 3, 1, 2, 3], 6, frozenset()), answered(ToyVerifier(seed=1), 1)
+    first, second = (
+        PlainAnswer("b", "1", [1, 2, 3], [1, 2, 3, 1, 2, 3], 6, frozenset()),
+        answered(ToyVerifier(seed=1), 1),
+    )
     rows = draft_simulation.table([first, second], "ngram", 2)
     assert [row["category"] for row in rows] == ["a", "b", "all"]
     one, two, both = rows
@@ -42,7 +45,7 @@ def test_the_table_counts_by_kind_and_over_all():
     assert (both["prompts"], both["new_tokens"], both["draft_acceptance_rate"]) == (2, 7, 1.0)
 
 
-def test_what_cannot_be_rehearsed_is_refused():
+def test_what_cannot_be_simulated_is_refused():
     answer = answered(ToyVerifier(), 4)
     with pytest.raises(InputError, match="γ is 17; accepted: 1…16"):
         draft_simulation.rounds(answer, gamma=17)

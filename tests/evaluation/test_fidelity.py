@@ -1,31 +1,18 @@
-"""Distance from BF16: what is counted, that memory does not grow, where two greedy texts part, what audits cost."""
+"""Distance from BF16: what is counted, that memory does not grow, where two greedy texts part."""
 
 from dataclasses import asdict, replace
 
 import pytest
 import torch
-from tiny_models import write_checkpoint
 from toys import VOCAB, ToyVerifier, toy_pair
 
 import quasar_lab as ql
-from quasar_lab.evaluation import audit_cost, fidelity
+from quasar_lab.evaluation import fidelity
 from quasar_lab.evaluation.fidelity import LogBins, Tally, compare, difference, first_difference, own_text
-from quasar_lab.speculative.audit import Auditor
 from quasar_lab.support.errors import CheckpointError, InputError
 
 PROMPT = [3, 1, 4, 1, 5]
 IDS = torch.randint(0, 90, (150,), generator=torch.Generator().manual_seed(5)).tolist()
-
-
-@pytest.fixture(scope="module")
-def other(tiny, tmp_path_factory):
-    """The tiny decoder with another head: the stream is the same, the logits are not."""
-    folder = tmp_path_factory.mktemp("other")
-    model = write_checkpoint(folder, "llama")
-    noise = 0.3 * torch.randn(model.lm_head.weight.shape, generator=torch.Generator().manual_seed(2))
-    model.lm_head.weight.data.add_(noise)
-    model.save_pretrained(folder)
-    return replace(tiny, name="w8a8", head=ql.load(folder).head)
 
 
 def random_rows(count, seed):
@@ -201,42 +188,3 @@ class TestFirstDifference:
             free = first_difference(tiny, other, prompt, 28)
             assert (answer["first"] or {}).get("position") == (None if free is None else free.position)
         assert own_text(tiny, tiny, [IDS[:5]], 1)["tokens"] == 1
-
-
-class TestAuditCost:
-    @pytest.mark.parametrize("noise", [0.1, 0.4, 1.0])
-    def test_the_top_of_the_prediction_is_what_an_audited_run_chooses(self, noise):
-        pair = toy_pair(noise)
-        prompts = [[a, b] for a in range(4) for b in range(3)]
-        alone = [ql.generate(pair.exact, prompt, max_new_tokens=40) for prompt in prompts]
-        runs = [ql.generate(pair, prompt, max_new_tokens=40) for prompt in prompts]
-        found = audit_cost.predict(pair, alone, runs)
-        assert found["flip_rate"] == pytest.approx(
-            sum(run.summary()["flips"] for run in runs)
-            / sum(audit.accepted + (audit.accepted < audit.length) for run in runs for audit in run.audits)
-        )
-        best = max(found["predicted"], key=lambda row: row["speedup"])
-        assert best["length"] == found["chosen"]
-        assert all(row["speedup"] < row["speedup_without_flips"] for row in found["predicted"])
-
-    def test_the_choice_after_one_run_is_that_runs_own(self):
-        pair = toy_pair(0.5)
-        run = ql.generate(pair, PROMPT, max_new_tokens=60)
-        found = audit_cost.predict(pair, [ql.generate(pair.exact, PROMPT, max_new_tokens=60)], [run])
-        assert found["chosen"] == run.summary()["audit_planned"] != Auditor(pair).length
-
-    def test_no_runs_are_refused(self):
-        pair = toy_pair()
-        with pytest.raises(InputError, match="no audited run"):
-            audit_cost.predict(pair, [], [])
-
-    def test_measured_answers_equal_those_of_the_auditor(self, tiny, other):
-        found = audit_cost.measure(tiny, other, [IDS[:5], IDS[5:9]], [1, 6], max_new_tokens=12, samples=2)
-        assert [row["length"] for row in found["measured"]] == [1, 6, None]
-        for row in found["measured"]:
-            assert row["identical"] == 2
-            assert 0 < row["low"] <= row["speedup"] <= row["high"]
-        assert found["verifier"] == "w8a8+bf16"
-        assert found["refused"] > 0
-        with pytest.raises(InputError, match="no prompts"):
-            audit_cost.measure(tiny, other, [])

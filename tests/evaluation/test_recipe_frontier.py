@@ -1,20 +1,14 @@
-"""Recipes on one text: what is measured, what is drawn, and what the figure must say of a 4-bit checkpoint; the paper's
-table."""
+"""Recipes on one text: what is measured, what is drawn, and what the figure must say of a 4-bit checkpoint."""
 
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from quasar_lab.evaluation import recipe_frontier
 from quasar_lab.figures import frontier as draw
-from quasar_lab.figures import paper_table
 from quasar_lab.figures.frontier import FOUR_BIT, spread
 from quasar_lab.models.embedded import ID
 from quasar_lab.support.errors import InputError
-
-RESULTS = Path(__file__).parents[2] / "kernels" / "benchmarks" / "results"
 
 
 def row(recipe, kl, model=ID):
@@ -74,40 +68,3 @@ def test_recipes_are_measured_on_text_of_our_own(embedded, w8a8):
 def test_recipes_are_different_ones(recipes):
     with pytest.raises(InputError, match="one or more different ones"):
         recipe_frontier.measure(None, recipes, [1, 2])
-
-
-def test_the_papers_table_has_the_whole_two_by_two_with_intervals():
-    results = [json.loads((RESULTS / f"decode-cpu-t{t}.json").read_text()) for t in ("0", "1")]
-    table = str(paper_table(results))
-    assert table.count("<tbody>") == 2
-    for arm in ("bf16", "w8a8"):
-        assert table.count(f">{arm}</th>") == 4
-    mean = next(
-        each
-        for each in results[0]["runs"]
-        if (each["verifier"], each["drafter"], each["category"]) == ("w8a8", "ngram", "mean")
-    )
-    assert f"<b>{mean['speedup']:.2f} ×</b>" in table
-    assert f"{mean['speedup_low']:.2f}–{mean['speedup_high']:.2f}" in table
-    assert f"τ {mean['mean_acceptance_length']:.2f}" in table
-    assert table.count("baseline") == 2 * 7  # of itself it has no interval
-
-
-def test_one_question_has_no_interval_and_names_are_escaped():
-    base = {"verifier": "<b>", "drafter": "none", "category": "<i>", "prompts": 1, "mean_acceptance_length": 1.0}
-    other = {**base, "drafter": "ngram", "speedup": 2.0, "speedup_low": 2.0, "speedup_high": 2.0}
-    missing = {**base, "category": "mean", "speedup": None}
-    result = {
-        "runs": [{**other, "drafter": "none", "speedup": 1.0}, other, missing],
-        "baseline": {"verifier": "<b>", "drafter": "none"},
-        "settings": {"temperature": 0.0, "gamma": 4, "max_new_tokens": 8},
-        "model": "m",
-        "device": "cpu",
-        "backend": "reference",
-    }
-    table = str(paper_table([result]))
-    assert "no interval" in table
-    assert "not a speed measurement" in table
-    assert "&lt;b&gt;" in table
-    assert "<i>" not in table
-    assert ">–</td>" in table

@@ -10,7 +10,6 @@ from toys import VOCAB, Letters, ToyVerifier, toy_pair
 
 import quasar_lab as ql
 from quasar_lab import figures
-from quasar_lab.evaluation import audit_cost
 from quasar_lab.evaluation.fidelity import difference, own_text
 from quasar_lab.support.errors import InputError
 
@@ -177,34 +176,3 @@ class TestLossless:
             figures.lossless(runs[:1])
         with pytest.raises(InputError, match="sampled"):
             figures.lossless([runs[0], ql.generate(ToyVerifier(), PROMPT, temperature=1.0)])
-
-
-def test_audit_cost_shows_both_curves_the_points_and_the_choice():
-    pair = pair_of(Letters())
-    prompts = [[a, 2] for a in range(8)]
-    runs = [ql.generate(pair, prompt, max_new_tokens=30) for prompt in prompts]
-    measured = [
-        {"length": length, "speedup": 1.2, "low": 1.1, "high": 1.5, "audit_length": 5.5, "identical": 8}
-        for length in (4, None)
-    ]
-    found = {
-        **audit_cost.predict(pair, [ql.generate(pair.exact, prompt, max_new_tokens=30) for prompt in prompts], runs),
-        "measured": measured,
-        "prompts": 8,
-        "drafter": "ngram",
-        "gamma": 4,
-        "base": "toy",
-        "verifier": "fast+toy",
-        "model": HOSTILE[0],
-        "device": "cpu",
-        "backend": "reference",
-    }
-    figure = figures.audit_cost(found)
-    curve = named(figure, f"predicted, {found['flip_rate']:.1%} refused")
-    assert curve.x[curve.y.index(max(curve.y))] == found["chosen"]
-    assert (list(named(figure, "measured").x), list(named(figure, "measured, L adapts").x)) == ([4], [5.5])
-    assert list(named(figure, "measured").error_y.array) == pytest.approx([0.3])
-    assert [shape.x0 for shape in figure.layout.shapes if shape.x0 == shape.x1] == [found["chosen"]]
-    assert "not a speed measurement" in stamp_of(figure)
-    assert "16 of 16 answers equal those of toy" in figure.layout.title.subtitle.text
-    assert markup(figure) == []

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import quasar_lab as ql
 from quasar_lab.cli.common import set_threads
 from quasar_lab.evaluation.fidelity import compare
-from quasar_lab.evaluation.pass_time import threads
+from quasar_lab.evaluation.origin import threads
 from quasar_lab.evaluation.questions import ours
 from quasar_lab.quantization.smoothing import pool_repeats
 from quasar_lab.support import storage

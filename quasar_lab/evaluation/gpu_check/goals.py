@@ -18,8 +18,8 @@ def goals(findings: Findings | None) -> list[Goal]:
     steps = {} if findings is None or findings.step is None else findings.step.passes
     shares = [share_of_copy(products, "linear_w8a8", width) for width in PRODUCT_WIDTHS] if products else []
     widths = [width for width in STEP_WIDTHS if width <= NARROW] if steps else []
-    ratios = [steps["w8a8", width]["ms_p50"] / steps["bf16", width]["ms_p50"] for width in widths]
-    floors = [1 / steps["bf16", width]["fraction_of_floor"] for width in widths]
+    ratios = [steps["w8a8", width].ms_p50 / steps["bf16", width].ms_p50 for width in widths]
+    floors = [1 / steps["bf16", width].fraction_of_floor for width in widths]
     return [
         _at_least("W8A8 products, share of the copy bandwidth, worst of widths 1…16", shares, 0.75),
         _at_most("W8A8 step / BF16 step, worst of widths 1…8", ratios, 0.60),

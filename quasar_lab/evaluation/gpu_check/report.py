@@ -64,11 +64,11 @@ class _Table:
 
     def _steps(self, step: StepFindings) -> Iterator[str]:
         """Passes by width; the passes without graphs and without overlap; the ops of a pass, added up."""
-        if step.passes:
-            yield f"copy {self._speed(step.measured['bandwidth_gb_s'])} GB/s; ms per step (÷ floor):"
+        if step.measured is not None:
+            yield f"copy {self._speed(step.measured.bandwidth_gb_s)} GB/s; ms per step (÷ floor):"
         for width in STEP_WIDTHS if step.passes else ():
             cells = [
-                f"{verifier} {self._speed(row['ms_p50'])} ({self._speed(1 / row['fraction_of_floor'])})"
+                f"{verifier} {self._speed(row.ms_p50)} ({self._speed(1 / row.fraction_of_floor)})"
                 for (verifier, of), row in step.passes.items()
                 if of == width
             ]
@@ -80,9 +80,9 @@ class _Table:
             if width == NARROW:
                 alone = self._speed(sum_of_ops(self._findings, verifier, width))
                 line = f"  {verifier} at width {width}, sum of its ops alone: {alone} ms of"
-                device = found.get("device_ms_p50")
+                device = found.device_ms_p50
                 on_device = "" if device is None else f" ({self._speed(device)} ms on the device)"
-                yield f"{line} {self._speed(found['ms_p50'])} ms{on_device}"
+                yield f"{line} {self._speed(found.ms_p50)} ms{on_device}"
 
     def _products(self) -> Iterator[str]:
         """Per product, the worst and the best of its widths."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from quasar_lab.evaluation.pass_time import StepResult, StepRow
 from quasar_lab.support.machine import Stamp
 from quasar_lab.support.result import Json, Result
 
@@ -78,21 +79,22 @@ class Goal(Result):
 class StepFindings:
     """The section "step"; each part stays empty where it could not run."""
 
-    measured: Json = field(default_factory=dict)
-    """What `pass_time.step` returns."""
+    measured: StepResult | None = None
+    """Passes replayed from CUDA graphs, by verifier and width."""
     eager: list[PassTime] = field(default_factory=list)
     """Passes that were launched op by op, without CUDA graphs."""
     in_turn: list[PassTime] = field(default_factory=list)
     """Passes in which no kernel overlaps with the one before."""
 
     @property
-    def passes(self) -> dict[tuple[str, int], Json]:
+    def passes(self) -> dict[tuple[str, int], StepRow]:
         """(verifier, width) → its row in `measured`."""
-        return {(row["verifier"], row["width"]): row for row in self.measured.get("steps", [])}
+        rows = [] if self.measured is None else self.measured.steps
+        return {(row.verifier, row.width): row for row in rows}
 
     def to_json(self) -> Json:
         return {
-            **self.measured,
+            **({} if self.measured is None else self.measured.to_json()),
             "eager": [row.to_json() for row in self.eager],
             "in_turn": [row.to_json() for row in self.in_turn],
         }

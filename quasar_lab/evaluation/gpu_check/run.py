@@ -47,6 +47,7 @@ from quasar_lab.evaluation.gpu_check.random_models import QWEN3_8B, TINY, random
 from quasar_lab.evaluation.gpu_check.report import document, table
 from quasar_lab.evaluation.gpu_check.results import CheckedCase, Findings, StepFindings
 from quasar_lab.evaluation.gpu_check.text import NamedCheck, TextChecks
+from quasar_lab.evaluation.memory_bandwidth import stream_bandwidth
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.support.errors import QuasarError
 from quasar_lab.support.machine import gpu_name, stamp
@@ -146,7 +147,7 @@ class Check:
 
     def _products(self) -> None:
         self.findings.products = []
-        copy = partial(pass_time.stream_bandwidth, self._bench.ops, repeats=3)
+        copy = partial(stream_bandwidth, self._bench.ops, repeats=3)
         samples = max(1, self._samples // 2)
         _fill(self.findings.products, speed.product_times(self._bench, self._config, PRODUCT_WIDTHS, samples, copy))
 

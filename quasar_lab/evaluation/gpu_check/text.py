@@ -126,6 +126,14 @@ class TextChecks:
         )
 
     def _sampled(self, verifier: Decoder) -> str | None:
-        options = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "max_new_tokens": self._tokens}
-        run = generate(verifier, self._prompt, gamma=4, seed=1, **options)
+        run = generate(
+            verifier,
+            self._prompt,
+            gamma=4,
+            max_new_tokens=self._tokens,
+            temperature=0.8,
+            top_k=50,
+            top_p=0.9,
+            seed=1,
+        )
         return None if run.summary()["finish_reason"] == "length" else "it does not"
