@@ -1,5 +1,6 @@
 """Programs as they run on a machine where no clone of the package is installed."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -23,10 +24,14 @@ for name in NAMES:
 
 
 def run_isolated(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Python code in a process of its own in `folder`, without the environment's PYTHONPATH and without clones."""
+    """Python code in a process of its own in `folder`, without the environment's PYTHONPATH and without clones.
+
+    One thread: what runs here is small, and tests run side by side.
+    """
     return subprocess.run(
         [sys.executable, "-I", "-c", WITHOUT_CLONES + code],
         cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -43,6 +43,7 @@ ORDERS = ("channel", "sorted")
 """Channels by their number, or by their largest |x| before the mapping."""
 
 ALPHAS = tuple(twentieth / 20 for twentieth in range(21))
+"""The smoothing strengths of a sweep."""
 
 
 def max_over_median(largest: Tensor) -> float:

@@ -48,7 +48,10 @@ HEIGHTS = ((0.535, 0.965), (0.0, 0.43))
 """Where the scenes of |X| and of |W| stand, as shares of the figure's height."""
 
 CAMERA = {"eye": {"x": -1.15, "y": -1.7, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.18}}
+"""Where every scene is seen from at first."""
+
 SHADES = 255
+"""The largest colour, one byte a cell."""
 
 MOVED_BY_SLIDER = ("z", "surfacecolor", "text")
 """What of a trace differs between two positions of the slider."""
