@@ -6,16 +6,19 @@ from safetensors.torch import save_file
 
 from quasar_lab.quantization import folding, saved_model
 from quasar_lab.quantization.calibration import collect
-from quasar_lab.quantization.recipes import Recipe, candidates
+from quasar_lab.quantization.recipes.rotated import Rotated
+from quasar_lab.quantization.recipes.shifted import Shifted
+from quasar_lab.quantization.recipes.smoothquant import SmoothQuant
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-RECIPES = [Recipe("x", "smoothquant", 0.7), Recipe("x", "shifted", 0.7), Recipe("x", "rotated")]
+RECIPES = [SmoothQuant(0.7), Shifted(0.7), Rotated()]
 
 
 def smoothed(model, folder, recipe=RECIPES[0]):
     """W8A8 of a model without a tokenizer: calibrated on ids."""
-    found = {key: first for key, (first,) in candidates(model.checkpoint, collect(model, [PROMPT * 5]), recipe).items()}
-    save_file(folding.quantized_tensors(model.checkpoint, found), folder / "weights.safetensors")
+    proposed = recipe.proposals(model.checkpoint, collect(model, [PROMPT * 5]))
+    maps = {key: first for key, (first,) in proposed.items()}
+    save_file(folding.quantized_tensors(model.checkpoint, maps), folder / "weights.safetensors")
     record = {"schema": saved_model.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny"}
     (folder / "recipe.json").write_text(json.dumps(record))
     return saved_model.load_quantized(model, folder, "w8a8")

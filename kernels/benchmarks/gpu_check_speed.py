@@ -23,9 +23,9 @@ from quasar_kernels import Transform
 from quasar_kernels.reference import ROWS, rotate
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.cuda_graphs import Runtime
 from quasar_lab.models.decoder import Bf16Linear, Decoder, Int8Linear, Layer
+from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.rotation import rotation_matrix
 from quasar_lab.support.machine import percentiles, wait_for_device

@@ -21,7 +21,7 @@ import torch
 from quasar_kernels import Transform, cpu, rotation_sides
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
+from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.support.errors import BackendError
 from quasar_lab.support.machine import last_level_cache, percentiles, stamp
 

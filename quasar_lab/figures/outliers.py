@@ -18,8 +18,8 @@ from torch import Tensor
 from quasar_lab.evaluation.activations import Activations, capture
 from quasar_lab.figures.linear import channel_shares, formulas, linear, product_errors, short
 from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish, visible
-from quasar_lab.models.checkpoint import PARTS
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.model_config import PARTS
 from quasar_lab.quantization.smoothing import column_max
 from quasar_lab.speculative.generation import Prompt
 from quasar_lab.support.errors import InputError

@@ -34,8 +34,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.kv_cache import KVCache
+from quasar_lab.models.model_config import ModelConfig
 
 ROWS = 64
 """The widest graph. A verify pass has up to 17 rows, an audit some fifty."""

@@ -24,10 +24,11 @@ from quasar_kernels import BackendUnavailable, Transform, select
 from quasar_kernels.threads import single_torch_thread
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import PARTS, Checkpoint, ModelConfig, open_checkpoint
+from quasar_lab.models.checkpoint import Checkpoint, open_checkpoint
 from quasar_lab.models.cuda_graphs import TOP, CudaRuntime, Engine, Numbers, Results, Seconds
 from quasar_lab.models.input_map import InputMap, ValueMap, of_all_layers, value_map
 from quasar_lab.models.kv_cache import KVCache
+from quasar_lab.models.model_config import PARTS, ModelConfig
 from quasar_lab.models.rope import rotary_tables
 from quasar_lab.models.tokenizer import Tokenizer
 from quasar_lab.support.errors import BackendError, InputError
