@@ -2,6 +2,7 @@
 
 import json
 
+import torch
 from safetensors.torch import save_file
 
 from quasar_lab.quantization import folding, saved_model
@@ -10,6 +11,8 @@ from quasar_lab.quantization.recipes.rotated import Rotated
 from quasar_lab.quantization.recipes.shifted import Shifted
 from quasar_lab.quantization.recipes.smoothquant import SmoothQuant
 
+SEQUENCES = [torch.randint(0, 94, (40,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(3)]
+"""Calibration text for models of 94 words and more."""
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 RECIPES = [SmoothQuant(0.7), Shifted(0.7), Rotated()]
 

@@ -12,6 +12,7 @@ from quasar_kernels import reference
 from quasar_kernels.reference import apply_transform, quantize_rows
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, write_checkpoint
+from tiny_quantized import SEQUENCES
 
 import quasar_lab as ql
 from quasar_lab.models.decoder import Int8Linear, bf16_decoder
@@ -29,9 +30,6 @@ from quasar_lab.quantization.recipes.shifted import Shifted, shifted_map
 from quasar_lab.quantization.recipes.smoothquant import SmoothQuant, smoothquant_map
 from quasar_lab.quantization.selection import least_error
 from quasar_lab.support.errors import CalibrationError, NotInThisVersion, QuasarError, RecipeError
-
-SEQUENCES = [torch.randint(0, 94, (40,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(3)]
-
 
 METHODS = [SmoothQuant(), Shifted(), Rotated()]
 

@@ -1,0 +1,33 @@
+"""Parts of README.md that derive from the package: the recipes, the families. Running this file writes them anew."""
+
+import re
+from pathlib import Path
+
+from quasar_lab.models.families import family_names
+from quasar_lab.quantization.recipes import summaries
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def recipes() -> str:
+    """The table of recipes."""
+    rows = [f"| `{name}` | {summary} |" for name, summary in summaries().items()]
+    return "\n".join(["", "", "| recipe | what it does |", "|---|---|", *rows, "", ""])
+
+
+PARTS = {"recipes": recipes, "families": family_names}
+"""What stands between `<!-- NAME -->` and `<!-- /NAME -->`."""
+
+
+def written(text: str) -> str:
+    """README's text with every part as the package has it. Raises ValueError when a part is missing."""
+    for name, make in PARTS.items():
+        pattern = re.compile(f"(?<=<!-- {name} -->).*?(?=<!-- /{name} -->)", re.DOTALL)
+        text, count = pattern.subn(make().replace("\\", r"\\"), text)
+        if count != 1:
+            raise ValueError(f"README.md has {count} parts {name}; accepted: one")
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(written(README.read_text(encoding="utf-8")), encoding="utf-8")
