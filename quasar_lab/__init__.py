@@ -61,6 +61,9 @@ _MODULES = {
 }
 """Public name → where it lives in the package."""
 
+_RENAMED: dict[str, dict[str, str]] = {}
+"""Of public modules: names of the version before → present names. Both work."""
+
 __all__ = [*_HOMES, *_MODULES]
 
 
@@ -68,7 +71,10 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"quasar_lab.{_HOMES[name]}"), name)
     if name in _MODULES:
-        return importlib.import_module(f"quasar_lab.{_MODULES[name]}")
+        module = importlib.import_module(f"quasar_lab.{_MODULES[name]}")
+        for before, now in _RENAMED.get(name, {}).items():
+            vars(module).setdefault(before, getattr(module, now))
+        return module
     raise AttributeError(f"module 'quasar_lab' has no attribute {name!r}")
 
 

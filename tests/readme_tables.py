@@ -16,13 +16,13 @@ def recipes() -> str:
 
 
 PARTS = {"recipes": recipes, "families": family_names}
-"""What stands between `<!-- NAME -->` and `<!-- /NAME -->`."""
+"""What stands between `<!-- NAME -->` and `<!-- end of NAME -->`."""
 
 
 def written(text: str) -> str:
     """README's text with every part as the package has it. Raises ValueError when a part is missing."""
     for name, make in PARTS.items():
-        pattern = re.compile(f"(?<=<!-- {name} -->).*?(?=<!-- /{name} -->)", re.DOTALL)
+        pattern = re.compile(f"(?<=<!-- {name} -->).*?(?=<!-- end of {name} -->)", re.DOTALL)
         text, count = pattern.subn(make().replace("\\", r"\\"), text)
         if count != 1:
             raise ValueError(f"README.md has {count} parts {name}; accepted: one")

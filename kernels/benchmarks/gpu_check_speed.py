@@ -24,7 +24,8 @@ from quasar_kernels.reference import ROWS, rotate
 from torch import Tensor
 
 from quasar_lab.models.cuda_graphs import Runtime
-from quasar_lab.models.decoder import Bf16Linear, Decoder, Int8Linear, Layer
+from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.linear import Bf16Linear, Int8Linear, Layer
 from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.rotation import rotation_matrix

@@ -17,15 +17,19 @@ import warnings
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from quasar_kernels import reference
+from quasar_kernels.backend import Backend, Capabilities
 from quasar_kernels.reference import Transform, hadamard_size, rotation_sides
 
 __all__ = [
+    "Backend",
     "BackendUnavailable",
+    "Capabilities",
     "Transform",
     "attend",
     "availability",
@@ -67,8 +71,8 @@ def _load(name: str) -> tuple[ModuleType | None, str | None]:
     return module, module.unavailable()
 
 
-def select(backend: str = "auto", device: str = "cpu") -> ModuleType:
-    """The module whose functions are the ops of `backend` on `device`; "auto" takes the fastest that works.
+def select(backend: str = "auto", device: str = "cpu") -> Backend:
+    """The backend called `backend` for `device`; "auto" takes the fastest that works.
 
     Raises BackendUnavailable, naming the reason, when the one asked for cannot run.
     """
@@ -89,7 +93,7 @@ def select(backend: str = "auto", device: str = "cpu") -> ModuleType:
         if module is not None and reason is None:
             if reasons:
                 _warn_once(f"the {name} backend stands in for a faster one: {'; '.join(reasons)}")
-            return module
+            return cast(Backend, module)
         reasons.append(f"{name}: {reason}")
     raise BackendUnavailable(f"no backend for device {device!r}: {'; '.join(reasons)}")
 

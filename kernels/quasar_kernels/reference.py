@@ -37,6 +37,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from quasar_kernels.backend import Capabilities
+
 ROWS = 16
 BLOCK = 64
 K_EXACT = 1024
@@ -44,6 +46,7 @@ N_BLOCK = 4096
 QMAX = 127.0
 
 name = "reference"
+capabilities = Capabilities()
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,31 @@ def silu_mul_quantize(gate_up: Tensor, transform: Transform | None = None) -> tu
 def unavailable() -> str | None:
     """Why this backend cannot run here: it always can."""
     return None
+
+
+def activations(device: torch.device) -> torch.dtype:
+    """What feeds a product, and what the KV cache holds."""
+    return torch.float32
+
+
+def get_threads() -> int:
+    """Threads that share an op: torch's."""
+    return torch.get_num_threads()
+
+
+def isa() -> str | None:
+    """The instruction set in use: torch does not tell."""
+    return None
+
+
+def stream_read(data: Tensor) -> Tensor:
+    """Reads every number of `data`."""
+    return data.sum()
+
+
+def embed_rows(table: Tensor, ids: Tensor) -> Tensor:
+    """Rows of the embedding table: bf16 [V, K], ids i64 [M] → f32 [M, K]."""
+    return table[ids].float()
 
 
 def pack_w8a8(wq: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from quasar_kernels import reference
+from quasar_kernels.backend import Capabilities
 
 
 def _rope_append(
@@ -43,7 +44,7 @@ def _attend(
 
 
 def _embed_rows(table: Tensor, ids: Tensor) -> Tensor:
-    return table[ids.long()].float()
+    return reference.embed_rows(table, ids.long())
 
 
 def _top_table(logits: Tensor, k: int) -> Tensor:
@@ -77,6 +78,10 @@ class StandIn:
     """An ops module and the runtime of `quasar_lab.graphs` in one. captured, replayed: how many graphs, how often."""
 
     name = reference.name
+    capabilities = Capabilities(graphs=True)
+    get_threads = staticmethod(reference.get_threads)
+    isa = staticmethod(reference.isa)
+    stream_read = staticmethod(reference.stream_read)
     pack_bf16 = staticmethod(reference.pack_bf16)
     pack_w8a8 = staticmethod(reference.pack_w8a8)
 

@@ -20,13 +20,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
+from quasar_kernels import Backend
 
 from quasar_lab.models.cuda_graphs import CudaRuntime
-from quasar_lab.models.decoder import Decoder, Int8Linear
+from quasar_lab.models.decoder import Decoder
 from quasar_lab.support.errors import InputError
 from quasar_lab.support.json_schema import parse
 from quasar_lab.support.machine import gpu_name, percentiles, stamp, wait_for_device
@@ -55,18 +55,17 @@ def copy_bandwidth(repeats: int = 9) -> float:
     return 2 * COPY_BYTES / percentiles(seconds)[1] / 1e9
 
 
-def stream_bandwidth(ops: ModuleType, repeats: int = 9) -> float:
+def stream_bandwidth(ops: Backend, repeats: int = 9) -> float:
     """GB/s at which the threads of a backend read memory: the median over passes of 256 MB, far more than a cache
     holds. On a GPU, `copy_bandwidth`."""
-    if ops.name == "triton":
+    if ops.capabilities.asynchronous:
         return copy_bandwidth(repeats)
     data = torch.ones(STREAM_BYTES // 8, dtype=torch.int64)
-    read = getattr(ops, "stream_read", torch.sum)
-    read(data)
+    ops.stream_read(data)
     seconds = []
     for _ in range(repeats):
         begun = time.perf_counter()
-        read(data)
+        ops.stream_read(data)
         seconds.append(time.perf_counter() - begun)
     return STREAM_BYTES / percentiles(seconds)[1] / 1e9
 
@@ -125,12 +124,9 @@ def wide_product(verifier: Decoder, width: int = CEILING_WIDTH) -> tuple[int, Ca
     linear, ops = verifier.layers[0].gate_up_proj, verifier.ops
     outputs, inputs = linear.shape
     x = torch.randn(width, inputs, generator=torch.Generator().manual_seed(0))
-    if verifier.device == "cuda":
-        x = x.to(verifier.device, ops.activations(torch.device(verifier.device)))
-    if isinstance(linear, Int8Linear):
-        q, scale = ops.quantize_rows(x)
-        return 2 * width * outputs * inputs, lambda: ops.linear_w8a8(q, scale, linear.weight, linear.wscale)
-    return 2 * width * outputs * inputs, lambda: ops.linear_bf16(x, linear.weight)
+    x = x.to(verifier.device, ops.activations(torch.device(verifier.device)))
+    prepared = linear.prepare(ops, x)
+    return 2 * width * outputs * inputs, lambda: linear.multiply(ops, prepared)
 
 
 class CeilingTimer:
@@ -242,7 +238,7 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
 
 def threads(decoder: Decoder) -> int:
     """Threads that the decoder's backend computes with."""
-    return getattr(decoder.ops, "get_threads", torch.get_num_threads)()
+    return decoder.ops.get_threads()
 
 
 def read(path: Path | str) -> dict[str, Any]:

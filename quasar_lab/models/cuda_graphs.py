@@ -8,13 +8,13 @@ one call. What remains is what the kernels take, so the bandwidth shows.
 A graph fixes everything: the kernels, their grids, every address, every number passed by value. So whatever changes
 from pass to pass lies on the device: ids, positions, lengths and the first free cache row, in one buffer of 4 × 64
 numbers that one copy fills; kernels read them there. Widths 1…64 have a graph each (`ROWS`), captured when first used.
-Results go to buffers of the engine's own and are copied out, so that a caller may keep them. In between, a capture
-allocates from a private pool, which all graphs of an engine share: they run one after the other, each writes what it
+Results go to buffers of their own and are copied out, so that a caller may keep them. In between, a capture
+allocates from a private pool, which all graphs of a decoder share: they run one after the other, each writes what it
 reads, and nothing in the pool outlives a replay.
 
-A graph also fixes the cache it writes. So the engine owns *arenas*, keys and values of rounded-up capacity; a new cache
-leases one that no living cache holds, and only a new arena is captured anew. Runs that follow each other share one
-arena and its graphs; two caches in use at once have two.
+A graph also fixes the cache it writes. So `GraphPasses` owns *arenas*, keys and values of rounded-up capacity. A new
+cache leases one that no living cache holds, and only a new arena is captured anew. Runs that follow each other share
+one arena and its graphs; two caches in use at once have two.
 
 What comes once is not worth a graph: a prompt of more than `SHORT` rows runs eagerly, in chunks of `CHUNK` rows that
 bound the memory of the activations; so do trees, taps and layer subsets.
@@ -36,6 +36,7 @@ from torch import Tensor
 
 from quasar_lab.models.kv_cache import KVCache
 from quasar_lab.models.model_config import ModelConfig
+from quasar_lab.models.passes import Output, Pass
 
 ROWS = 64
 """The widest graph. A verify pass has up to 17 rows, an audit some fifty."""
@@ -47,7 +48,7 @@ SMALLEST_ARENA, ARENA_STEP = 1024, 4096
 
 
 class Runtime(Protocol):
-    """What an engine needs of a device."""
+    """What the passes need of a device."""
 
     def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
         """i32 on the device, in `out` or new, in the order of its stream; the host does not wait."""
@@ -124,13 +125,14 @@ class Results:
     hidden: Tensor | None
     top: Tensor
 
+    def copied(self) -> "Results":
+        """The same numbers in memory of their own."""
+        hidden = None if self.hidden is None else self.hidden.clone()
+        return Results(self.logits.clone(), hidden, self.top.clone())
 
-Launch = Callable[[Numbers, KVCache, Results], None]
-"""Launches every op of a pass; it may read no number from the device."""
 
-
-Seconds = Callable[[], float]
-"""What a pass took on the device; to be asked when one of its results has been read."""
+LaunchPass = Callable[[Numbers, KVCache, Results], None]
+"""Launches every op of a pass. It may read no number from the device."""
 
 
 class Arena:
@@ -158,7 +160,7 @@ class Arena:
         return cache
 
 
-class Engine:
+class GraphPasses:
     """The passes of one decoder on a device, in the order of its stream; one thread at a time.
 
     runtime: the device. dtype: of the cache. chunk: rows of an eager pass.
@@ -191,57 +193,42 @@ class Engine:
         doubled = max(SMALLEST_ARENA, 1 << (capacity - 1).bit_length())
         return min(doubled if doubled <= ARENA_STEP else -(-capacity // ARENA_STEP) * ARENA_STEP, self._config.context)
 
-    def run(
-        self,
-        launch: Launch,
-        cache: KVCache,
-        ids: Sequence[int],
-        positions: Sequence[int],
-        lengths: Sequence[int],
-        parents: Sequence[int] | None = None,
-        *,
-        last: bool = False,
-        hidden: bool = False,
-        whole: bool = False,
-    ) -> tuple[Tensor, Tensor | None, Tensor, Seconds | None]:
-        """One pass behind the cache's rows, which it leaves for the caller to count → logits, hidden, `Results.top`,
-        all the caller's to keep, and what it took (None where a call returns when its work is done).
-
-        last: logits of the last row only. whole: in one piece and not from a graph, as a tree needs it, or a `launch`
-        that differs from pass to pass.
-        """
-        captured = not whole and len(ids) <= (SHORT if last else ROWS)
-        step = len(ids) if captured or whole else self._chunk
-        kept, hiddens = [], []
+    def run(self, launch: LaunchPass, asked: Pass, cache: KVCache) -> Output:
+        """One pass behind the cache's rows. Its results are the caller's to keep."""
+        captured = asked.plain and len(asked.ids) <= (SHORT if asked.last else ROWS)
+        step = len(asked.ids) if captured or not asked.plain else self._chunk
+        kept: list[Results] = []
         with self._lock:
             first = None
-            for begin in range(0, len(ids), step):
-                piece = slice(begin, begin + step)
-                columns = [ids[piece], positions[piece], lengths[piece], [cache.length + begin]]
-                work: Callable[[], None]
-                if captured:
-                    results, work = self._graph(launch, cache, self.send(columns, self._numbers), hidden)
-                else:
-                    rows = len(columns[0])
-                    results = self._room(rows, 1 if last else rows, hidden)
-                    numbers = self.send([*columns, *([] if parents is None else [parents])])
-                    work = partial(launch, replace(numbers, reach=max(columns[2])), cache, results)
+            for begin in range(0, len(asked.ids), step):
+                results, work = self._piece(launch, asked, cache, slice(begin, begin + step), captured)
                 if first is None:  # what the host prepares is no part of what the device takes
                     first = self._runtime.mark()
                 work()
-                if not last or begin + step >= len(ids):
-                    logits, top = results.logits, results.top
-                    if last:
-                        logits, top = logits[-1:], top[-1:]
-                    if captured:  # the next pass writes the buffers
-                        logits, top = logits.clone(), top.clone()
-                    kept.append((logits, top))
-                if results.hidden is not None:
-                    hiddens.append(results.hidden.clone() if captured else results.hidden)
+                kept.append(results.copied() if captured else results)  # the next pass writes the buffers of a graph
             end = self._runtime.mark()
-        logits, top = (_joined(column) for column in zip(*kept, strict=True))
-        seconds = None if first is None else partial(self._runtime.seconds, first, end)
-        return logits, _joined(hiddens) if hidden else None, top, seconds
+        wanted = kept[-1:] if asked.last else kept
+        rows = slice(-1, None) if asked.last else slice(None)
+        return Output(
+            logits=_joined([results.logits[rows] for results in wanted]),
+            hidden=_joined([results.hidden for results in kept if results.hidden is not None])
+            if asked.hidden
+            else None,
+            top=_joined([results.top[rows] for results in wanted]),
+            seconds=None if first is None else partial(self._runtime.seconds, first, end),
+        )
+
+    def _piece(
+        self, launch: LaunchPass, asked: Pass, cache: KVCache, part: slice, captured: bool
+    ) -> tuple[Results, Callable[[], None]]:
+        """Where a part of the pass writes, and what runs it: a replay, or its launches one by one."""
+        columns = [asked.ids[part], asked.positions[part], asked.lengths[part], [cache.length + part.start]]
+        if captured:
+            return self._graph(launch, cache, self.send(columns, self._numbers), asked.hidden)
+        rows = len(columns[0])
+        results = self._room(rows, 1 if asked.last else rows, asked.hidden)
+        numbers = self.send(columns if asked.parents is None else [*columns, asked.parents])
+        return results, partial(launch, replace(numbers, reach=max(columns[2])), cache, results)
 
     def send(self, columns: Sequence[Sequence[int]], out: Tensor | None = None) -> Numbers:
         """The columns of `Numbers`, in its order and as long as they are there, in one copy to the device. Each starts
@@ -251,7 +238,7 @@ class Engine:
         return Numbers(*(part[: len(column)] for part, column in zip(sent.split(pad), columns, strict=True)))
 
     def _graph(
-        self, launch: Launch, cache: KVCache, numbers: Numbers, hidden: bool
+        self, launch: LaunchPass, cache: KVCache, numbers: Numbers, hidden: bool
     ) -> tuple[Results, Callable[[], None]]:
         """The buffers of a pass of at most ROWS rows and what replays its graph, captured when it is the first."""
         rows, room = numbers.ids.shape[0], self._results

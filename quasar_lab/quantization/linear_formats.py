@@ -15,15 +15,15 @@ per token, computed as they flow.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 import torch
-from quasar_kernels import Transform
+from quasar_kernels import Backend, Transform
 from quasar_kernels.reference import quantize_rows
 from torch import Tensor
 
-from quasar_lab.models.decoder import Int8Linear, Linear, placed
+from quasar_lab.models.decoder import placed
+from quasar_lab.models.linear import Int8Linear, Linear
 from quasar_lab.models.model_config import Key
 from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.saved_tensors import SavedTensors
@@ -73,7 +73,7 @@ class LinearFormat(ABC):
         """x Wᵀ f32 [M, N] as the linear computes it, without bias: x f32 [M, K] mapped and not rounded yet."""
 
     @abstractmethod
-    def load(self, saved: SavedLinear, ops: ModuleType, device: str) -> Linear:
+    def load(self, saved: SavedLinear, ops: Backend, device: str) -> Linear:
         """The decoder's linear, with its tensors on the device. Raises RecipeError on tensors of the wrong form."""
 
 
@@ -90,7 +90,7 @@ class W8A8Format(LinearFormat):
         q, scale = quantize_rows(x)
         return (q.float() * scale[:, None]) @ (rounded["wq"].float() * rounded["wscale"][:, None]).T
 
-    def load(self, saved: SavedLinear, ops: ModuleType, device: str) -> Linear:
+    def load(self, saved: SavedLinear, ops: Backend, device: str) -> Linear:
         wq = saved.get("wq", torch.int8, saved.shape)
         return Int8Linear(
             weight=ops.pack_w8a8(wq.to(device)),

@@ -11,8 +11,9 @@ import torch
 from quasar_kernels import Transform
 from torch import Tensor
 
-from quasar_lab.models.decoder import Decoder, Layer, Linear
+from quasar_lab.models.decoder import Decoder
 from quasar_lab.models.input_map import InputMap
+from quasar_lab.models.linear import Layer, Linear
 from quasar_lab.models.model_config import Key, linear_name
 from quasar_lab.quantization.linear_formats import W8A8, LinearFormat, SavedLinear
 from quasar_lab.quantization.recipes import RECIPES

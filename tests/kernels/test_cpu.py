@@ -8,7 +8,6 @@ import sys
 import threading
 from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +31,7 @@ from kernel_cases import (
     trees,
 )
 from quasar_kernels import cpu, reference
+from quasar_kernels.backend import PlannedLayer, PlannedLinear
 from quasar_kernels.reference import Transform
 from quasar_kernels.threads import single_torch_thread
 
@@ -289,15 +289,15 @@ def small_layers(int8: bool):
     def linear(outputs, inputs, seed):
         w = randn(outputs, inputs, seed=seed) / inputs**0.5
         if not int8:
-            return SimpleNamespace(weight=cpu.pack_bf16(w.bfloat16()), bias=randn(outputs, seed=seed))
+            return PlannedLinear(cpu.pack_bf16(w.bfloat16()), randn(outputs, seed=seed))
         wq, wscale = reference.quantize_rows(w)
         turn = orthonormal({64: 4, 96: 12}[inputs]) if seed % 3 else None
         smooth = Transform(randn(inputs).abs() + 0.5, randn(inputs, seed=seed) / 8 if seed % 4 == 1 else None, turn)
         transform = smooth if seed % 2 or turn is not None else None
-        return SimpleNamespace(weight=cpu.pack_w8a8(wq), wscale=wscale, bias=None, transform=transform)
+        return PlannedLinear(cpu.pack_w8a8(wq), None, wscale, transform)
 
     return [
-        SimpleNamespace(
+        PlannedLayer(
             attention_norm=randn(64, seed=seed),
             qkv_proj=linear(128, 64, seed + 1),
             q_norm=randn(16, seed=seed) if seed else None,
@@ -314,7 +314,7 @@ def small_layers(int8: bool):
 def layer_by_ops(ops, x, layer, k, v, start, cos, sin, lengths, parents, window):
     def times(linear, y, residual=None):
         weight = linear.weight if ops is cpu else linear.weight.unpack()
-        if not hasattr(linear, "wscale"):
+        if linear.wscale is None:
             return ops.linear_bf16(y, weight, linear.bias, residual)
         q, scale = ops.quantize_rows(y, linear.transform)
         return ops.linear_w8a8(q, scale, weight, linear.wscale, linear.bias, residual)

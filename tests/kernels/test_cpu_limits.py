@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from kernel_cases import randn, random_int8
 from quasar_kernels import cpu
+from quasar_kernels.backend import PlannedLayer, PlannedLinear
 from quasar_kernels.reference import Transform
 
 if cpu.unavailable():
@@ -81,11 +81,9 @@ def plan_layer(**changed):
     """A layer of 6 heads in 2 groups of size 4, hidden 16, MLP 8, in INT8."""
 
     def linear(outputs, inputs):
-        return SimpleNamespace(
-            weight=cpu.pack_w8a8(random_int8(outputs, inputs)), wscale=torch.ones(outputs), bias=None, transform=None
-        )
+        return PlannedLinear(cpu.pack_w8a8(random_int8(outputs, inputs)), None, wscale=torch.ones(outputs))
 
-    return SimpleNamespace(
+    return PlannedLayer(
         **{
             "attention_norm": GAIN,
             "qkv_proj": linear(40, 16),
@@ -101,7 +99,7 @@ def plan_layer(**changed):
 
 
 def linear_like(name, **changed):
-    return {name: SimpleNamespace(**{**vars(getattr(plan_layer(), name)), **changed})}
+    return {name: replace(getattr(plan_layer(), name), **changed)}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from quasar_lab.cli import app
 from quasar_lab.models import cuda_graphs
 from quasar_lab.models.decoder import Output
 from quasar_lab.quantization.calibration import collect, grams
-from quasar_lab.speculative import sampling as sampling_module
+from quasar_lab.speculative import rejection
 from quasar_lab.speculative.drafters import Draft
 from quasar_lab.speculative.generation import _settle
 from quasar_lab.speculative.rejection import judge, read_rows, verify
@@ -37,7 +37,7 @@ FAMILIES = ["qwen3", "mistral-window-8"]
 def one_backend():
     """The host's log Σ exp comes from the reference too (backends agree on it to a tolerance only), on one thread."""
     with pytest.MonkeyPatch.context() as patch, single_torch_thread():
-        patch.setattr(sampling_module, "top_rows", reference.top_rows)
+        patch.setattr(rejection, "top_rows", reference.top_rows)
         yield
 
 
@@ -99,7 +99,9 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 def test_any_history_of_two_caches_has_the_bits_of_the_plain_decoder(pair, actions):
     plain, device = pair
-    device._engine._chunk = 24  # so that what no graph takes, prompts above 16 rows and passes above 64, is cut
+    device._executor._passes._chunk = (
+        24  # so that what no graph takes, prompts above 16 rows and passes above 64, is cut
+    )
     caches = [(plain.new_cache(), device.new_cache()) for _ in "ab"]
     for number, (what, which, *rest) in enumerate(actions):
         ours, theirs = caches[which]
@@ -200,7 +202,8 @@ def test_arenas_that_are_too_small_go_with_their_graphs(roomy):
     assert cache.k.shape[2] == 8192
     device.forward(IDS[:3], cache)
     gc.collect()
-    assert len(device._engine._arenas) == len(device._engine._graphs) == 1
+    passes = device._executor._passes
+    assert len(passes._arenas) == len(passes._graphs) == 1
     small = device.new_cache(100)
     assert small.k.shape[2] == 1024, "the large one is held"
     del cache, small

@@ -15,8 +15,9 @@ from tiny_models import FAMILIES, write_checkpoint
 from tiny_quantized import SEQUENCES
 
 import quasar_lab as ql
-from quasar_lab.models.decoder import Int8Linear, bf16_decoder
+from quasar_lab.models.decoder import bf16_decoder
 from quasar_lab.models.input_map import InputMap
+from quasar_lab.models.linear import Int8Linear
 from quasar_lab.models.model_config import PARTS
 from quasar_lab.quantization import calibration, saved_model, smoothing
 from quasar_lab.quantization.calibration import Calibration, collect

@@ -16,12 +16,14 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from quasar_kernels.backend import Capabilities, PlannedLayer, PlannedLinear
 from quasar_kernels.reference import Transform, hadamard_size
+from quasar_kernels.reference import activations as activations
+from quasar_kernels.reference import embed_rows as embed_rows
 
 try:
     import quasar_kernels.cpu._C as _C
@@ -34,6 +36,7 @@ except ImportError as error:
     )
 
 name = "cpu"
+capabilities = Capabilities(plan=True, own_threads=True)
 
 MOST_ROTATION = 256
 """The largest dense factor of a rotation: a quarter of a megabyte, which stays in a core's own cache between rows."""
@@ -366,12 +369,10 @@ class Plan:
     """The layers of one decoder, flattened so that a pass is one call: the ops above in the same order, so the same
     bits.
 
-    A layer has the fields attention_norm, qkv_proj, q_norm, k_norm, o_proj, mlp_norm, gate_up_proj, down_proj; a linear
-    has `weight` (packed here), `bias`, and, when it is INT8, `wscale` and `transform`. Keeps every tensor alive whose
-    address it holds.
+    Weights are packed by this backend. The plan keeps every tensor alive whose address it holds.
     """
 
-    def __init__(self, layers: Sequence[Any], *, groups: int, size: int, eps: float, window: int = 0):
+    def __init__(self, layers: Sequence[PlannedLayer], *, groups: int, size: int, eps: float, window: int = 0):
         self._alive: list[Tensor] = []
         self._hidden, mixed = layers[0].o_proj.weight.shape
         words: list[int] = []
@@ -405,13 +406,12 @@ class Plan:
             self._alive.append(x)
         return _address(x)
 
-    def _linear(self, linear: Any) -> list[int]:
-        wscale = getattr(linear, "wscale", None)
-        _check_weight(linear.weight, torch.bfloat16 if wscale is None else torch.int8)
+    def _linear(self, linear: PlannedLinear) -> list[int]:
+        _check_weight(linear.weight, torch.bfloat16 if linear.wscale is None else torch.int8)
         outputs, inputs = linear.weight.shape
-        addresses, keep = _transform(getattr(linear, "transform", None), inputs)
+        addresses, keep = _transform(linear.transform, inputs)
         self._alive += [part for part in keep if part is not None]
-        vectors = [self._hold(_sized_or_none(part, outputs)) for part in (wscale, linear.bias)]
+        vectors = [self._hold(_sized_or_none(part, outputs)) for part in (linear.wscale, linear.bias)]
         return [self._hold(linear.weight.data), *vectors, outputs, inputs, *addresses]
 
     def run(

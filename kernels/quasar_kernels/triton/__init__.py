@@ -36,7 +36,12 @@ stream share its scratch (`scratch.py`): run each shape once before capturing a 
 What is lost: every operand must be dense and on the device; nothing is copied or converted behind the caller's back.
 """
 
+from typing import Any
+
 import torch
+from torch import Tensor
+
+from quasar_kernels.backend import Capabilities
 
 try:
     import triton as _triton  # noqa: F401 – the question is whether it is there
@@ -61,8 +66,11 @@ else:
 __all__ = [
     "activations",
     "attend",
+    "capabilities",
     "embed_rows",
+    "get_threads",
     "in_turn",
+    "isa",
     "linear_bf16",
     "linear_w8a8",
     "pack_bf16",
@@ -72,13 +80,16 @@ __all__ = [
     "rmsnorm_quantize",
     "rope_append",
     "rotate",
+    "runtime",
     "silu_mul",
     "silu_mul_quantize",
+    "stream_read",
     "top_rows",
     "top_table",
     "unavailable",
 ]
 name = "triton"
+capabilities = Capabilities(graphs=True, asynchronous=True)
 
 
 def unavailable() -> str | None:
@@ -92,3 +103,25 @@ def unavailable() -> str | None:
     if major < 8:
         return f"{torch.cuda.get_device_name()} is sm_{major}{minor}; accepted: sm_80 and later"
     return None
+
+
+def get_threads() -> int:
+    """Threads of the host that share an op outside the device: torch's."""
+    return torch.get_num_threads()
+
+
+def isa() -> str | None:
+    """The instruction set in use: of a GPU, its name says it."""
+    return None
+
+
+def stream_read(data: Tensor) -> Tensor:
+    """Reads every number of `data` on the device."""
+    return data.sum()
+
+
+def runtime() -> Any:
+    """The current CUDA device, as what captures graphs and marks time on it."""
+    from quasar_kernels.cuda_runtime import CudaRuntime
+
+    return CudaRuntime()
