@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quasar_lab.speculative.trace import Audit as Audit
     from quasar_lab.speculative.trace import Round as Round
     from quasar_lab.speculative.trace import Trace as Trace
+    from quasar_lab.speculative.verifiers import verifier as verifier
     from quasar_lab.support.errors import QuasarError as QuasarError
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ _HOMES = {
     "load": "models.decoder",
     "quantize": "quantization.saved_model",
     "stream": "speculative.generation",
+    "verifier": "speculative.verifiers",
 }
 _MODULES = {
     "audit_cost": "evaluation.audit_cost",
@@ -61,7 +63,12 @@ _MODULES = {
 }
 """Public name → where it lives in the package."""
 
-_RENAMED: dict[str, dict[str, str]] = {}
+_RENAMED: dict[str, dict[str, str]] = {
+    "fidelity": {"own_text": "on_own_answers"},
+    "frontier": {"measure": "measure_recipes", "own_text": "tokens_of_questions"},
+    "rehearsal": {"Answer": "PlainAnswer", "Rehearsed": "SimulatedRound"},
+    "reports": {"Result": "KeyNumber"},
+}
 """Of public modules: names of the version before → present names. Both work."""
 
 __all__ = [*_HOMES, *_MODULES]

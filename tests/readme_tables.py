@@ -1,21 +1,32 @@
-"""Parts of README.md that derive from the package: the recipes, the families. Running this file writes them anew."""
+"""Parts of README.md that derive from the package: the recipes, the drafters, the families. Running this file writes them anew."""
 
 import re
 from pathlib import Path
 
 from quasar_lab.models.families import family_names
 from quasar_lab.quantization.recipes import summaries
+from quasar_lab.speculative.drafters.registry import kinds
 
 README = Path(__file__).parents[1] / "README.md"
 
 
 def recipes() -> str:
     """The table of recipes."""
-    rows = [f"| `{name}` | {summary} |" for name, summary in summaries().items()]
-    return "\n".join(["", "", "| recipe | what it does |", "|---|---|", *rows, "", ""])
+    return table("recipe", summaries())
 
 
-PARTS = {"recipes": recipes, "families": family_names}
+def drafters() -> str:
+    """The table of drafters."""
+    return table("drafter", {kind.syntax: kind.summary for kind in kinds().values()})
+
+
+def table(heading: str, rows: dict[str, str]) -> str:
+    """A markdown table of names with what they do."""
+    lines = [f"| `{name}` | {summary} |" for name, summary in rows.items()]
+    return "\n".join(["", "", f"| {heading} | what it does |", "|---|---|", *lines, "", ""])
+
+
+PARTS = {"recipes": recipes, "drafters": drafters, "families": family_names}
 """What stands between `<!-- NAME -->` and `<!-- end of NAME -->`."""
 
 

@@ -21,10 +21,19 @@ def smoothed(model, folder, recipe=RECIPES[0]):
     """W8A8 of a model without a tokenizer: calibrated on ids."""
     proposed = recipe.proposals(model.checkpoint, collect(model, [PROMPT * 5]))
     maps = {key: first for key, (first,) in proposed.items()}
-    save_file(folding.quantized_tensors(model.checkpoint, maps), folder / "weights.safetensors")
+    return _saved(model, folder, maps, "w8a8")
+
+
+def plain(model, folder):
+    """W8A8 of a model without smoothing."""
+    return _saved(model, folder, {}, "w8a8-plain")
+
+
+def _saved(model, folder, mappings, name):
+    save_file(folding.quantized_tensors(model.checkpoint, mappings), folder / "weights.safetensors")
     record = {"schema": saved_model.SCHEMA, "checksum": model.checkpoint.checksum, "model": "tiny"}
     (folder / "recipe.json").write_text(json.dumps(record))
-    return saved_model.load_quantized(model, folder, "w8a8")
+    return saved_model.load_quantized(model, folder, name)
 
 
 def same_but_for_time(trace):

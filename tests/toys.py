@@ -26,11 +26,16 @@ class ToyVerifier:
     """logits(next | last two tokens) from a fixed random table; `eos_ids` and `context` as the test wants them."""
 
     name, tokenizer, vocab, weight_bytes = "toy", None, VOCAB, 2
+    auditor = None
     identity = {"model": "toy", "checksum": "", "recipe": "toy", "device": "cpu", "backend": "toy"}  # noqa: RUF012
 
     def __init__(self, eos_ids=(), context=1000, seed=3):
         self.eos_ids, self.context = eos_ids, context
         self.table = 2.0 * torch.randn(VOCAB, VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed))
+
+    @property
+    def passes(self):
+        return (self,)
 
     def new_cache(self, capacity=None):
         return ToyCache()

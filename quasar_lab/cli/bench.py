@@ -2,28 +2,39 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quasar_lab.cli.common import (
+    INTERRUPTED,
     Backend,
     Device,
+    Gamma,
     Json,
+    MaxNewTokens,
     Model,
     Seed,
+    Temperature,
     Threads,
-    check_verifier,
+    TopK,
+    TopP,
     different,
     load_model,
-    make_verifier,
     print_json,
     print_pairs,
     print_table,
     set_threads,
 )
+from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
 from quasar_lab.support.errors import InputError
+
+if TYPE_CHECKING:
+    from quasar_lab.evaluation.decode_speed import DecodeResult
+    from quasar_lab.evaluation.questions import Question
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure: verify passes, linears, whole answers.")
 
@@ -50,20 +61,21 @@ def bench_step(
     Example: quasar-lab bench step --verifiers bf16,w8a8 --widths 1,4,8
     """
     from quasar_lab.evaluation.pass_time import step
+    from quasar_lab.speculative.verifiers import check_name, one_pass_verifier
 
     names = different("--verifiers", _split(verifiers))
     numbers = _widths(widths)
     for name in names:
-        check_verifier(name, one_pass=True)
+        check_name(name, one_pass=True)
     base = load_model(model, device, backend, threads)
-    found = step([make_verifier(base, name) for name in names], numbers, context, samples)
-    found["command"] = command_line()
+    result = step([one_pass_verifier(base, name) for name in names], numbers, context, samples)
+    found = replace(result, command=command_line()).to_json()
     if json_:
         print_json(found)
         return
-    print_table(found["steps"])
-    print_table(found["ceilings"])
-    print_pairs({key: value for key, value in found.items() if key not in ("steps", "ceilings")})
+    print_table(found.pop("steps"))
+    print_table(found.pop("ceilings"))
+    print_pairs(found)
 
 
 @bench.command("kernels")
@@ -81,7 +93,7 @@ def bench_kernels(
     Example: quasar-lab bench kernels --shapes Qwen/Qwen3-8B --widths 1,4
     """
     from quasar_lab.evaluation.catalogue import find
-    from quasar_lab.evaluation.kernel_speed import LARGE, measure, shapes_of
+    from quasar_lab.evaluation.kernel_speed import LARGE, shapes_of, time_linears
 
     entry, numbers = find(shapes), _widths(widths)
     if samples < 1:
@@ -89,14 +101,13 @@ def bench_kernels(
     set_threads(threads)
     wanted = shapes_of(entry.config)
     wanted = [*wanted, *LARGE] if shapes == "embedded" else wanted
-    found = measure(wanted, numbers, samples, channels=entry.config.mlp)
-    found["command"] = command_line()
+    result = time_linears(wanted, numbers, samples, channels=entry.config.mlp)
+    found = replace(result, command=command_line()).to_json()
     if json_:
         print_json(found)
         return
-    rows = [{**row, "shape": " × ".join(map(str, row["shape"]))} for row in found["kernels"]]
-    print_table(rows)
-    print_pairs({key: value for key, value in found.items() if key != "kernels"})
+    print_table([{**row, "shape": " × ".join(map(str, row["shape"]))} for row in found.pop("kernels")])
+    print_pairs(found)
 
 
 def _split(text: str) -> list[str]:
@@ -123,64 +134,84 @@ def bench_decode(
         str, typer.Option(help="Comma-separated; the first is the baseline. w8a8+bf16: W8A8 audited by BF16.")
     ] = "bf16,w8a8",
     drafters: Annotated[str, typer.Option(help="Comma-separated; must hold none, the baseline.")] = "none,ngram",
-    gamma: Annotated[int, typer.Option(help="Drafted tokens a round, 1…16.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(help="The most tokens per answer.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw among the likeliest that sum to p.")] = 1.0,
+    gamma: Gamma = GenerationConfig.gamma,
+    max_new_tokens: MaxNewTokens = GenerationConfig.max_new_tokens,
+    temperature: Temperature = GenerationConfig.temperature,
+    top_k: TopK = GenerationConfig.top_k,
+    top_p: TopP = GenerationConfig.top_p,
     model: Model = "embedded",
     device: Device = "cpu",
     backend: Backend = "auto",
     threads: Threads = None,
-    seed: Seed = 0,
+    seed: Seed = GenerationConfig.seed,
     json_: Json = False,
 ) -> None:
     """Speed of whole answers: every verifier with every drafter, per category, split into its factors.
 
     Example: quasar-lab bench decode --limit 4 --max-new-tokens 64
     """
-    from quasar_lab.evaluation.decode_speed import Settings
-    from quasar_lab.evaluation.decode_speed import run as measure
-    from quasar_lab.evaluation.questions import ours, read_questions, select
-    from quasar_lab.speculative.drafters import make_drafter
-    from quasar_lab.speculative.sampling import Sampling
+    from quasar_lab.evaluation import decode_speed
+    from quasar_lab.speculative.verifiers import check_name, verifier
 
-    given = [question for path in prompts or () for question in read_questions(path)]
-    questions = select(given, limit) if prompts else ours(limit)
+    questions = _questions(prompts, limit)
     names = different("--verifiers", _split(verifiers))
-    guesses = different("--drafters", _split(drafters))
     for name in names:
-        check_verifier(name)
-    for guess in guesses:
-        make_drafter(guess)
-    if "none" not in guesses:
-        raise InputError(f"--drafters is {drafters!r}; accepted: a list that holds none, which is the baseline")
-    if not questions or not 1 <= gamma <= 16 or max_new_tokens < 1:
-        raise InputError("accepted: --limit 1 or more, --gamma 1…16, --max-new-tokens 1 or more")
-    Sampling(temperature, top_k, top_p, seed)
+        check_name(name)
+    guesses = _drafters(drafters)
+    if not questions or not 1 <= gamma <= MAX_GAMMA or max_new_tokens < 1:
+        raise InputError(f"accepted: --limit 1 or more, --gamma 1…{MAX_GAMMA}, --max-new-tokens 1 or more")
+    config = GenerationConfig(gamma, max_new_tokens, temperature, top_k, top_p, seed)
     base = load_model(model, device, backend, threads)
-    settings = Settings(gamma, max_new_tokens, temperature, top_k, top_p, seed)
-    found = measure([make_verifier(base, name) for name in names], guesses, questions, settings)
-    found["command"] = command_line()
+    result = decode_speed.run([verifier(base, name) for name in names], guesses, questions, config)
+    result = replace(result, command=command_line())
     if json_:
-        print_json(found)
+        print_json(result.to_json())
     else:
-        headings = {
-            "verifier": "verifier",
-            "drafter": "drafter",
-            "category": "category",
-            "mean_acceptance_length": "τ",
-            "tokens_per_second": "tokens/s",
-            "speedup": "speedup",
-            "speedup_low": "2.5 %",
-            "speedup_high": "97.5 %",
-            "predicted_speedup": "predicted",
-            "step_factor": "step",
-            "acceptance_factor": "acceptance",
-            "other_factor": "other",
-        }
-        if any(row["audits"] for row in found["runs"]):
-            headings |= {"audits": "audits", "audit_length": "length", "flip_rate": "flips"}
-        print_table(found["runs"], headings)
-    if not found["complete"]:
-        raise typer.Exit(130)
+        _print_speedups(result)
+    if not result.complete:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _questions(files: Sequence[Path] | None, limit: int | None) -> "list[Question]":
+    """Those of the files, or our own; at most `limit` of each category."""
+    from quasar_lab.evaluation.questions import ours, read_questions, select
+
+    if not files:
+        return ours(limit)
+    return select([question for path in files for question in read_questions(path)], limit)
+
+
+def _drafters(text: str) -> list[str]:
+    """The drafters that `--drafters` names. Raises InputError on an unknown one, and on a list without the baseline."""
+    from quasar_lab.speculative.drafters import make_drafter
+
+    names = different("--drafters", _split(text))
+    for name in names:
+        make_drafter(name)
+    if "none" not in names:
+        raise InputError(f"--drafters is {text!r}; accepted: a list that holds none, which is the baseline")
+    return names
+
+
+SPEEDUP_HEADINGS = {
+    "verifier": "verifier",
+    "drafter": "drafter",
+    "category": "category",
+    "mean_acceptance_length": "τ",
+    "tokens_per_second": "tokens/s",
+    "speedup": "speedup",
+    "speedup_low": "2.5 %",
+    "speedup_high": "97.5 %",
+    "predicted_speedup": "predicted",
+    "step_factor": "step",
+    "acceptance_factor": "acceptance",
+    "other_factor": "other",
+}
+AUDIT_HEADINGS = {"audits": "audits", "audit_length": "length", "flip_rate": "flips"}
+
+
+def _print_speedups(result: "DecodeResult") -> None:
+    """The table for people; columns of audits only where there were some."""
+    audited = any(row.audits for row in result.runs)
+    headings = SPEEDUP_HEADINGS | AUDIT_HEADINGS if audited else SPEEDUP_HEADINGS
+    print_table([row.to_json() for row in result.runs], headings)

@@ -3,23 +3,42 @@
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from quasar_lab.support.errors import InputError, NotInThisVersion
+from quasar_lab.speculative.config import meaning
+from quasar_lab.speculative.drafters.registry import accepted
+from quasar_lab.support.errors import InputError
 from quasar_lab.support.storage import why_unreadable
 
 T = TypeVar("T")
+
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C ended, as shells have it."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]
 Threads = Annotated[int | None, typer.Option(help="Threads to compute with (default: all cores).")]
-Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
+
+
+def run_option(name: str, *flags: str, **more: Any) -> Any:
+    """A command line option that means what the field of `GenerationConfig` of that name means."""
+    return typer.Option(*flags, help=meaning(name), **more)
+
+
+MaxNewTokens = Annotated[int, run_option("max_new_tokens")]
+Temperature = Annotated[float, run_option("temperature")]
+TopK = Annotated[int, run_option("top_k")]
+TopP = Annotated[float, run_option("top_p")]
+Seed = Annotated[int, run_option("seed")]
+Raw = Annotated[bool, run_option("raw", "--raw")]
+Gamma = Annotated[int, run_option("gamma")]
+DrafterName = Annotated[str, typer.Option(help=f"{accepted()}.")]
 
 
 def print_json(document: Any) -> None:
@@ -31,7 +50,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def print_table(rows: Sequence[dict[str, Any]], columns: dict[str, str] | None = None) -> None:
+def print_table(rows: Sequence[Mapping[str, Any]], columns: dict[str, str] | None = None) -> None:
     """Rows as an aligned table; columns: key → heading (default: every key as it is)."""
     from rich.console import Console
     from rich.table import Table
@@ -57,7 +76,7 @@ def cell(value: Any) -> Any:
     return Text(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
-def print_pairs(document: dict[str, Any]) -> None:
+def print_pairs(document: Mapping[str, Any]) -> None:
     print_table([{"what": key, "value": value} for key, value in document.items()], {"what": "", "value": ""})
 
 
@@ -83,43 +102,6 @@ def set_threads(threads: int | None) -> None:
     torch.set_num_threads(threads)
     if cpu.unavailable() is None:
         cpu.set_threads(threads)
-
-
-AUDITED = "+bf16"
-"""Behind a recipe: its text is audited by the BF16 model."""
-
-
-def make_verifier(decoder: Any, name: str) -> Any:
-    """`bf16`, a recipe of it, or a recipe audited by it."""
-    from quasar_lab.quantization.saved_model import quantize
-    from quasar_lab.speculative.audit import audited
-
-    if name == "bf16":
-        return decoder
-    check_verifier(name)
-    recipe = name.removesuffix(AUDITED)
-    fast = quantize(decoder, recipe)
-    return fast if recipe == name else audited(fast, decoder)
-
-
-def check_verifier(name: str, one_pass: bool = False) -> None:
-    """Refuses unknown names before a model loads; one_pass: and those that are two verifiers taking turns."""
-    from quasar_lab.quantization.recipes import parse_recipe
-
-    if name.partition(":")[0] == "pruned":
-        raise NotInThisVersion(f"verifier {name}")
-    recipe = name.removesuffix(AUDITED)
-    if "+" in recipe or (recipe == "bf16" and name != recipe):
-        raise InputError(
-            f"verifier {name!r} is no pair of a recipe and its auditor; accepted: a recipe, as in w8a8+bf16"
-        )
-    if recipe != "bf16":
-        parse_recipe(recipe)
-    if one_pass and recipe != name:
-        raise InputError(
-            f"verifier {name} is {recipe} and bf16 taking turns: its passes are theirs and its text is bf16's; "
-            "accepted here: one of the two"
-        )
 
 
 def different(option: str, values: Sequence[T]) -> list[T]:

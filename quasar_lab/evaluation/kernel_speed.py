@@ -1,21 +1,25 @@
 """How close to the speed of memory is each linear?
 
-At batch 1 a linear is the reading of its weights, so the measure is  bytes of packed weight / time,  as a fraction of
+## Idea
+
+At batch 1 a linear is the reading of its weights. So the measure is  bytes of packed weight / time,  as a fraction of
 the bandwidth that `stream_read` reaches on this machine in the same minute with the same threads. 1 is a perfect
-kernel; a little above 1 happens, since memory is shared with other tenants and changes by the second.
+kernel. A little above 1 happens, since memory is shared with other tenants and changes by the second.
 
-How it is kept honest. Copies of each weight are rotated until together they exceed twice the last-level cache, so
-nothing is read from it. Samples of all kinds, widths and the stream are interleaved, and medians with the 20th and 80th
-percentile are reported, never a best.
+## Choice
 
-A rotation is no reading of weights but work on a row that lies in the cache; the question there is how much it adds, so
-the rounding of the gated row is timed with and without it, sample by sample.
+Copies of each weight take turns until together they exceed twice the last-level cache, so nothing is read from it.
+Samples of all kinds, widths and the stream are interleaved. Medians with the 20th and the 80th percentile are reported,
+never a best.
+
+A rotation reads no weights: it is work on a row that lies in the cache. The question there is how much it adds, so the
+rounding of the gated row is timed with and without it, sample by sample.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from quasar_kernels import Transform, cpu, rotation_sides
@@ -23,14 +27,57 @@ from torch import Tensor
 
 from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.support.errors import BackendError
-from quasar_lab.support.machine import last_level_cache, percentiles, stamp
+from quasar_lab.support.machine import Stamp, last_level_cache, percentiles, stamp
+from quasar_lab.support.result import Result, flat, left_out
 
 LARGE = ((4096, 4096), (12288, 4096))
 """(outputs, inputs) of two linears of an 8 B model."""
 WIDTHS = (1, 2, 4, 6, 8)
 KINDS = ("linear_w8a8", "linear_bf16")
+LEAST_STREAM = 128 << 20
+"""Bytes that the bandwidth is measured over, or more where the cache is large."""
 ROW_CALLS = 100
 """Calls of a row op that one sample times: a single one is shorter than the clock is sharp."""
+
+
+@dataclass(frozen=True)
+class KernelRow(Result):
+    """The time of one call of an op, by shape and width."""
+
+    op: str
+    backend: str
+    shape: list[int]
+    """Of a linear (outputs, inputs); of a row op (channels), and rotated (channels, side of the dense factor)."""
+    width: int
+    us_p20: float
+    us_p50: float
+    """Median microseconds of a call."""
+    us_p80: float
+    gb_s: float | None
+    """Bytes of weight read per second, in GB; None for an op that reads none."""
+    fraction_of_stream: float | None
+    """The same as a share of the stream bandwidth: 1 is a perfect kernel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelResult(Result):
+    """Speed of the linears of a model, and the cost of a rotation."""
+
+    bandwidth_gb_s: float
+    """Stream bandwidth, measured between the calls."""
+    device: str
+    backend: str
+    instruction_set: str
+    """What the C++ backend runs on this processor."""
+    threads: int
+    samples: int
+    """Samples that each row is the median of."""
+    kernels: list[KernelRow]
+    stamp: Stamp = flat()
+    command: str | None = left_out()
+    """The command line that measured it."""
+    saved: bool | None = left_out()
+    """True where the result was read from a file."""
 
 
 def shapes_of(config: ModelConfig) -> list[tuple[int, int]]:
@@ -52,17 +99,15 @@ def _weights(kind: str, outputs: int, inputs: int, least: int) -> list[cpu.Packe
     return [first] + [cpu.Packed(first.data.clone(), first.shape, first.dtype) for _ in range(copies - 1)]
 
 
-def _pass(kind: str, weights: list[cpu.Packed], width: int) -> Callable[[], None]:
+def _all_copies(kind: str, weights: list[cpu.Packed], width: int) -> Callable[[], None]:
     """One call of the op for every copy of the weight."""
     outputs, inputs = weights[0].shape
     if kind == "linear_bf16":
         call: Callable[[cpu.Packed], Tensor] = partial(cpu.linear_bf16, torch.randn(width, inputs))
     else:
-        q, scale, wscale = (
-            torch.randint(-127, 128, (width, inputs), dtype=torch.int8),
-            torch.ones(width),
-            torch.ones(outputs),
-        )
+        q = torch.randint(-127, 128, (width, inputs), dtype=torch.int8)
+        scale = torch.ones(width)
+        wscale = torch.ones(outputs)
         call = partial(_call_w8a8, q, scale, wscale)
 
     def run() -> None:
@@ -94,9 +139,9 @@ def _gated_rows(channels: int, width: int) -> dict[str, tuple[list[int], Callabl
     return work
 
 
-def measure_rows(channels: int, widths: Sequence[int] = WIDTHS, samples: int = 15) -> list[dict[str, Any]]:
-    """What a rotation adds to `silu_mul_quantize` of so many channels; the rows of `measure` without a bandwidth. The
-    shape of the rotated op is (channels, side of the dense factor)."""
+def time_row_ops(channels: int, widths: Sequence[int] = WIDTHS, samples: int = 15) -> list[KernelRow]:
+    """What a rotation adds to `silu_mul_quantize` of so many channels: the time of the op without it and, where the
+    kernels take one, with it."""
     rows = []
     for width in widths:
         work = _gated_rows(channels, width)
@@ -110,17 +155,20 @@ def measure_rows(channels: int, widths: Sequence[int] = WIDTHS, samples: int = 1
     return rows
 
 
-def _row(op: str, shape: list[int], width: int, seconds: list[float]) -> dict[str, Any]:
+def _row(
+    op: str, shape: list[int], width: int, seconds: Sequence[float], gb_s: float | None = None, bandwidth: float = 1.0
+) -> KernelRow:
+    """seconds: of a call, per sample. bandwidth: GB/s of the stream."""
     fast, middle, slow = (1e6 * span for span in percentiles(seconds))
-    row = {"op": op, "backend": "cpu", "shape": shape, "width": width, "us_p20": fast, "us_p50": middle, "us_p80": slow}
-    return {**row, "gb_s": None, "fraction_of_stream": None}
+    fraction = None if gb_s is None else gb_s / bandwidth
+    return KernelRow(op, cpu.name, shape, width, fast, middle, slow, gb_s, fraction)
 
 
-def measure(
+def time_linears(
     shapes: Iterable[tuple[int, int]], widths: Sequence[int] = WIDTHS, samples: int = 15, channels: int | None = None
-) -> dict[str, Any]:
+) -> KernelResult:
     """Per op, shape and width: microseconds a call, GB/s and fraction of stream, as p20, p50 and p80 over samples;
-    with `channels` the rows of `measure_rows` too.
+    with `channels` the rows of `time_row_ops` too.
 
     Raises BackendError where the C++ backend is not there to be measured.
     """
@@ -128,35 +176,47 @@ def measure(
     if reason is not None:
         raise BackendError(f"there is nothing to measure: {reason}")
     least = 2 * last_level_cache()
-    buffer = torch.ones(max(least, 128 << 20), dtype=torch.uint8)
-    rows, streams = [], []
+    buffer = torch.ones(max(least, LEAST_STREAM), dtype=torch.uint8)
+    rows: list[KernelRow] = []
+    bandwidths = []
     for outputs, inputs in shapes:
         weights = {kind: _weights(kind, outputs, inputs, least) for kind in KINDS}
-        passes = {(kind, width): _pass(kind, weights[kind], width) for width in widths for kind in KINDS}
-        times: dict[tuple[str, int], list[float]] = {key: [] for key in passes}
-        here = []
-        for sample in range(samples + 1):
-            stream = buffer.numel() / _seconds(partial(cpu.stream_read, buffer))
-            spent = {key: _seconds(run) for key, run in passes.items()}
-            if sample:  # the first round warms up
-                here.append(stream)
-                for key, seconds in spent.items():
-                    times[key].append(seconds)
-        bandwidth = percentiles(here)[1]
-        streams.append(bandwidth)
-        for (kind, width), spans in times.items():
-            copies, rate = len(weights[kind]), weights[kind][0].nbytes / percentiles(spans)[1] * len(weights[kind])
-            row = _row(kind, [outputs, inputs], width, [span / copies for span in spans])
-            rows.append({**row, "gb_s": rate / 1e9, "fraction_of_stream": rate / bandwidth})
+        found, bandwidth = _time_shape(weights, widths, samples, buffer)
+        rows += found
+        bandwidths.append(bandwidth)
     if channels is not None:
-        rows += measure_rows(channels, widths, samples)
-    return {
-        "bandwidth_gb_s": percentiles(streams)[1] / 1e9,
-        "device": "cpu",
-        "backend": cpu.name,
-        "instruction_set": cpu.isa(),
-        "threads": cpu.get_threads(),
-        "samples": samples,
-        "kernels": rows,
-        **stamp().to_json(),
-    }
+        rows += time_row_ops(channels, widths, samples)
+    return KernelResult(
+        bandwidth_gb_s=percentiles(bandwidths)[1],
+        device="cpu",
+        backend=cpu.name,
+        instruction_set=cpu.isa(),
+        threads=cpu.get_threads(),
+        samples=samples,
+        kernels=rows,
+        stamp=stamp(),
+    )
+
+
+def _time_shape(
+    weights: dict[str, list[cpu.Packed]], widths: Sequence[int], samples: int, buffer: Tensor
+) -> tuple[list[KernelRow], float]:
+    """The rows of one shape, and GB/s of the stream between its samples. weights: kind → copies."""
+    passes = {(kind, width): _all_copies(kind, weights[kind], width) for width in widths for kind in KINDS}
+    times: dict[tuple[str, int], list[float]] = {key: [] for key in passes}
+    streams = []
+    for sample in range(samples + 1):
+        stream = buffer.numel() / _seconds(partial(cpu.stream_read, buffer)) / 1e9
+        spent = {key: _seconds(run) for key, run in passes.items()}
+        if sample:  # the first round warms up
+            streams.append(stream)
+            for key, seconds in spent.items():
+                times[key].append(seconds)
+    bandwidth = percentiles(streams)[1]
+    rows = []
+    for (kind, width), spans in times.items():
+        copies = len(weights[kind])
+        gb_s = copies * weights[kind][0].nbytes / percentiles(spans)[1] / 1e9
+        shape = list(weights[kind][0].shape)
+        rows.append(_row(kind, shape, width, [span / copies for span in spans], gb_s, bandwidth))
+    return rows, bandwidth

@@ -1,224 +1,304 @@
 """The table of `bench decode`: from timed answers to speedups, their factors and a prediction.
 
-The speedup of an arm is its time per token against the baseline's (the first verifier without drafter), over the
-questions of a category, with a 95 % bootstrap interval over questions, and it is split into
+## Idea
+
+The speedup of an arm is the baseline's time per token over its own, over the questions of a category. A 95 % bootstrap
+interval over questions stands beside it. The speedup is the product of three factors:
 
     speedup = step factor × acceptance factor × other factor
               (passes per round)  (tokens per round)  (draft, sampling, host)
 
-so that a gain from longer drafts on different text cannot pass for a faster step. An audit's pass counts to the rounds
-that it judges, and tokens are those that stay. Beside the speedup stands the *predicted* one: times of passes measured
-on their own, put together with the widths of rounds and audits. If the two differ, something is not understood.
+So a gain from longer drafts on different text cannot be mistaken for a faster step.
+
+## Choice
+
+The pass of an audit counts to the rounds that it judges, and tokens are those that stay. The category "mean" is the
+mean of the categories' speedups, so that a category with many questions does not decide it.
+
+Beside the speedup stands the *predicted* one: pass times that were measured on their own, put together with the widths
+that rounds and audits had. If the two differ, then something about the run is not understood.
+
+## What is lost
+
+Arms are compared on questions that both have answered. The interval does not hold what slows a whole run.
+
+## Source
+
+Percentile bootstrap: Efron, "Bootstrap methods: another look at the jackknife" (1979).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quasar_lab.evaluation.bootstrap import interval, resampled_speedups
+from quasar_lab.evaluation.timed_answer import Arm, TimedAnswer
 from quasar_lab.speculative.pass_times import interpolate
+from quasar_lab.support.result import Result
 
 RESAMPLES = 2000
 
-Curves = dict[str, dict[str, float]]
-"""Verifier → width (as JSON has it) → milliseconds of a pass."""
+MEAN = "mean"
+"""The category of the row that is the mean over categories."""
+
+WidthTimes = dict[str, dict[str, float]]
+"""Verifier → width (a text, as JSON has it) → milliseconds of a pass."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One question answered by one arm, all turns. tokens: without those of the prefills. seconds: of decoding, by
-    part; audit: of the audits' passes.
-
-    widths, audit_widths: width of a pass → rounds, audits of that width. ids: emitted tokens per turn. audited: tokens
-    that audits got; judged: looked at, up to the first one refused in each; flips: refused.
-    """
+class SpeedupRow(Result):
+    """One arm on one category of questions. A number is None where nothing can be compared or counted."""
 
     verifier: str
     drafter: str
-    question: str
     category: str
-    tokens: int
+    """A category of questions, or "mean"."""
+    prompts: int
+    """Questions answered."""
+    new_tokens: int
+    """Without the one that each prefill gives."""
     rounds: int
     drafted: int
-    prefill: float
-    verify: float
-    draft: float
-    sample: float
-    host: float
-    widths: dict[int, int]
-    ids: list[list[int]]
-    audit: float = 0.0
-    audit_widths: dict[int, int] = field(default_factory=dict)
-    audited: int = 0
-    judged: int = 0
-    flips: int = 0
+    """Tokens that the drafter proposed."""
+    mean_acceptance_length: float | None
+    """New tokens per round."""
+    tokens_per_second: float | None
+    """Of decoding, without the prefill."""
+    ms_per_round: float | None
+    audits: int | None = None
+    audit_length: float | None = None
+    """Tokens per audit."""
+    flip_rate: float | None = None
+    """The share of the tokens that audits looked at that they refused."""
+    speedup: float | None = None
+    """The baseline's time per token over this arm's."""
+    speedup_low: float | None = None
+    """Lower end of the 95 % interval over questions."""
+    speedup_high: float | None = None
+    """Upper end of the 95 % interval over questions."""
+    predicted_speedup: float | None = None
+    """From pass times that were measured on their own."""
+    step_factor: float | None = None
+    """The baseline's seconds of passes per round over this arm's."""
+    acceptance_factor: float | None = None
+    """This arm's tokens per round over the baseline's."""
+    other_factor: float | None = None
+    """What drafting, sampling and the host change: the rest of the speedup."""
+    identical_to_plain: int | None = None
+    """Answers equal to those without a drafter: of the auditor where there is one, else of the same verifier. None at a
+    temperature above 0, where other draws give other text and only the distribution is the same."""
+    different_from_plain: list[str] | None = None
+    """Ids of the questions whose answers are not equal; None at a temperature above 0."""
 
     @property
-    def arm(self) -> tuple[str, str]:
-        return self.verifier, self.drafter
+    def arm(self) -> Arm:
+        return Arm(self.verifier, self.drafter)
 
     @property
-    def overhead(self) -> float:
-        """Seconds of decoding outside the passes of verifiers."""
-        return self.draft + self.sample + self.host
+    def tau(self) -> float | None:
+        """τ, the mean acceptance length."""
+        return self.mean_acceptance_length
 
     @property
-    def passes(self) -> float:
-        """Seconds of passes: rounds and audits."""
-        return self.verify + self.audit
+    def is_mean(self) -> bool:
+        """Whether this is the mean over categories."""
+        return self.category == MEAN
 
     @property
-    def seconds(self) -> float:
-        return self.passes + self.overhead
+    def factors(self) -> dict[str, float]:
+        """The factors whose product is the speedup: step, acceptance, other. Empty where there is no speedup."""
+        factors = {"step": self.step_factor, "acceptance": self.acceptance_factor, "other": self.other_factor}
+        return {name: factor for name, factor in factors.items() if factor is not None}
+
+    @property
+    def measured_over_predicted(self) -> float | None:
+        """The speedup over the predicted one; None where there is no prediction."""
+        if self.speedup is None or self.predicted_speedup is None:
+            return None
+        return self.speedup / self.predicted_speedup
 
 
-def summarise(answers: Iterable[Answer], curves: Curves, baseline: tuple[str, str]) -> list[dict[str, Any]]:
-    """Rows of the table: per arm and category, and per arm the category "mean" (the mean of the categories'
-    speedups).
+Pairs = list[tuple[TimedAnswer, TimedAnswer]]
+"""Answers of two arms to the same questions."""
 
-    identical_to_plain: questions whose ids equal those of the same verifier without drafter, or, audited, those of the
-    auditor without drafter; different_from_plain: the others, by id.
+
+def speedup_rows(
+    answers: Iterable[TimedAnswer], pass_ms: WidthTimes, baseline: Arm, *, sampled: bool = False
+) -> list[SpeedupRow]:
+    """Rows of the table: per arm and category, and per arm the mean of the categories' speedups where there are two or
+    more.
+
+    pass_ms: measured on their own, for the prediction. sampled: the temperature is above 0, so texts are not compared.
     """
-    by_arm: dict[tuple[str, str], dict[str, list[Answer]]] = {}
-    for item in answers:
-        by_arm.setdefault(item.arm, {}).setdefault(item.category, []).append(item)
-    rows = []
-    generator = np.random.default_rng(0)
-    for arm, categories in by_arm.items():
-        draws, points = [], []
-        for category, items in categories.items():
-            pairs = _paired(items, by_arm.get(baseline, {}).get(category, []))
-            own, auditor = (arm[0], "none"), (arm[0].rpartition("+")[2], "none")
-            plain = _paired(items, by_arm.get(auditor if auditor in by_arm else own, {}).get(category, []))
-            row = _row(arm, category, items, pairs, curves, baseline)
-            row["identical_to_plain"] = sum(mine.ids == other.ids for mine, other in plain) if plain else None
-            row["different_from_plain"] = [mine.question for mine, other in plain if mine.ids != other.ids]
-            rows.append(row)
-            if row["speedup"] is not None:
-                resampled = _bootstrap(pairs, generator)
-                row["speedup_low"], row["speedup_high"] = _interval(resampled)
-                draws.append(resampled)
-                points.append(row["speedup"])
-        if len(points) > 1:
-            low, high = _interval(np.mean(draws, axis=0))
-            everything = [item for items in categories.values() for item in items]
-            mean = _row(arm, "mean", everything, [], curves, baseline)
-            mean.update(speedup=float(np.mean(points)), speedup_low=low, speedup_high=high)
-            members = [row for row in rows if (row["verifier"], row["drafter"]) == arm and row["speedup"] is not None]
-            same = [row["identical_to_plain"] for row in members]
-            mean["identical_to_plain"] = None if None in same else sum(same)
-            mean["different_from_plain"] = [question for row in members for question in row["different_from_plain"]]
-            for key in ("predicted_speedup", "step_factor", "acceptance_factor", "other_factor"):
-                values = [row[key] for row in members if row[key] is not None]
-                mean[key] = float(np.mean(values)) if values else None
-            rows.append(mean)
+    rows = SpeedupTable(answers, pass_ms, baseline).rows()
+    if sampled:
+        return [replace(row, identical_to_plain=None, different_from_plain=None) for row in rows]
     return rows
 
 
-def _paired(items: list[Answer], others: list[Answer]) -> list[tuple[Answer, Answer]]:
-    known = {other.question: other for other in others}
-    return [(item, known[item.question]) for item in items if item.question in known]
+class SpeedupTable:
+    """Answers by arm and category, and the comparison of each arm with the baseline."""
+
+    def __init__(self, answers: Iterable[TimedAnswer], pass_ms: WidthTimes, baseline: Arm):
+        self._answers: dict[Arm, dict[str, list[TimedAnswer]]] = {}
+        for answer in answers:
+            self._answers.setdefault(answer.arm, {}).setdefault(answer.category, []).append(answer)
+        self._pass_ms = pass_ms
+        self._baseline = baseline
+        self._generator = np.random.default_rng(0)
+
+    def rows(self) -> list[SpeedupRow]:
+        """All rows, arms and categories in the order in which they were first answered."""
+        rows = []
+        for categories in self._answers.values():
+            compared: list[SpeedupRow] = []
+            resamples: list[np.ndarray] = []
+            for category, answers in categories.items():
+                row = self._category_row(category, answers)
+                if row.speedup is not None:
+                    draws = self._resampled(self._pairs(answers, self._baseline))
+                    row = _with_interval(row, draws)
+                    compared.append(row)
+                    resamples.append(draws)
+                rows.append(row)
+            if len(compared) > 1:
+                everything = [answer for answers in categories.values() for answer in answers]
+                rows.append(_mean_row(everything, compared, np.mean(resamples, axis=0)))
+        return rows
+
+    def _category_row(self, category: str, answers: list[TimedAnswer]) -> SpeedupRow:
+        plain = self._pairs(answers, self._plain_arm(answers[0]))
+        row = replace(
+            _counted_row(category, answers),
+            identical_to_plain=sum(mine.ids == other.ids for mine, other in plain) if plain else None,
+            different_from_plain=[mine.question for mine, other in plain if mine.ids != other.ids],
+        )
+        return self._compared(row, self._pairs(answers, self._baseline))
+
+    def _plain_arm(self, answer: TimedAnswer) -> Arm:
+        """The arm whose text an answer must equal at temperature 0: its auditor's, if that one runs, else its own
+        verifier's, without a drafter."""
+        auditor = Arm(answer.audits_by or answer.verifier, "none")
+        return auditor if auditor in self._answers else Arm(answer.verifier, "none")
+
+    def _pairs(self, answers: list[TimedAnswer], other: Arm) -> Pairs:
+        """Answers that another arm has given too, with those of that arm."""
+        category = answers[0].category
+        known = {answer.question: answer for answer in self._answers.get(other, {}).get(category, [])}
+        return [(answer, known[answer.question]) for answer in answers if answer.question in known]
+
+    def _compared(self, row: SpeedupRow, pairs: Pairs) -> SpeedupRow:
+        """The row with its speedup over the baseline, the factors of it and the prediction; without, where one of the
+        two has no tokens."""
+        own, base = Totals([pair[0] for pair in pairs]), Totals([pair[1] for pair in pairs])
+        if not own.tokens or not base.tokens:
+            return row
+        speedup = (base.seconds / base.tokens) / (own.seconds / own.tokens)
+        acceptance_factor = (own.tokens / own.rounds) / (base.tokens / base.rounds)
+        step_factor = (base.pass_seconds / base.rounds) / (own.pass_seconds / own.rounds)
+        return replace(
+            row,
+            speedup=speedup,
+            predicted_speedup=self._predicted(own, base),
+            step_factor=step_factor,
+            acceptance_factor=acceptance_factor,
+            other_factor=speedup / acceptance_factor / step_factor,
+        )
+
+    def _predicted(self, own: "Totals", base: "Totals") -> float | None:
+        """The speedup from pass times that were measured on their own; None where one is missing.
+
+        The overhead of both arms is the measured one.
+        """
+        base_ms = self._pass_ms.get(self._baseline.verifier)
+        passes = [predicted_pass_seconds(answer, self._pass_ms) for answer in own.answers]
+        known = [seconds for seconds in passes if seconds is not None]
+        if base_ms is None or len(known) < len(passes):
+            return None
+        base_seconds = own.tokens * (1e-3 * base_ms["1"] + base.overhead / base.rounds)
+        return base_seconds / (sum(known) + own.overhead)
+
+    def _resampled(self, pairs: Pairs) -> np.ndarray:
+        """Speedups of resamples of the questions, f64 [RESAMPLES]; resamples without tokens get the point estimate."""
+        own, base = (np.array([[pair[side].seconds, pair[side].tokens] for pair in pairs]) for side in (0, 1))
+        point = (base[:, 0].sum() / base[:, 1].sum()) / (own[:, 0].sum() / own[:, 1].sum())
+        return resampled_speedups(base, own, self._generator, RESAMPLES, without_tokens=float(point))
 
 
-def _per_token(items: Iterable[Answer]) -> float | None:
-    items = list(items)
-    tokens = sum(item.tokens for item in items)
-    return sum(item.seconds for item in items) / tokens if tokens else None
+class Totals:
+    """Sums over answers of one arm."""
+
+    def __init__(self, answers: Sequence[TimedAnswer]):
+        self.answers = answers
+        self.tokens = sum(answer.tokens for answer in answers)
+        self.rounds = sum(answer.rounds for answer in answers)
+        self.drafted = sum(answer.drafted for answer in answers)
+        self.seconds = sum(answer.seconds for answer in answers)
+        self.pass_seconds = sum(answer.pass_seconds for answer in answers)
+        self.overhead = sum(answer.overhead for answer in answers)
+        self.audits = sum(sum(answer.audit_widths.values()) for answer in answers)
+        self.audited = sum(answer.audited for answer in answers)
+        self.judged = sum(answer.judged for answer in answers)
+        self.flips = sum(answer.flips for answer in answers)
 
 
-def _row(
-    arm: tuple[str, str],
-    category: str,
-    items: list[Answer],
-    pairs: list[tuple[Answer, Answer]],
-    curves: Curves,
-    baseline: tuple[str, str],
-) -> dict[str, Any]:
-    tokens, rounds = sum(item.tokens for item in items), sum(item.rounds for item in items)
-    seconds = sum(item.seconds for item in items)
-    row: dict[str, Any] = {
-        "verifier": arm[0],
-        "drafter": arm[1],
-        "category": category,
-        "prompts": len(items),
-        "new_tokens": tokens,
-        "rounds": rounds,
-        "drafted": sum(item.drafted for item in items),
-        "mean_acceptance_length": tokens / rounds if rounds else None,
-        "tokens_per_second": tokens / seconds if seconds else None,
-        "ms_per_round": 1e3 * seconds / rounds if rounds else None,
-        **_audit_columns(items),
-    }
-    keys = (
-        "speedup",
-        "speedup_low",
-        "speedup_high",
-        "predicted_speedup",
-        "step_factor",
-        "acceptance_factor",
-        "other_factor",
-    )
-    row.update(dict.fromkeys(keys))
-    mine, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    own, base = _per_token(mine), _per_token(theirs)
-    if own is None or base is None:
-        return row
-    row["speedup"] = base / own
-    own_rounds, base_rounds = sum(item.rounds for item in mine), sum(item.rounds for item in theirs)
-    own_tau = sum(item.tokens for item in mine) / own_rounds
-    base_tau = sum(item.tokens for item in theirs) / base_rounds
-    row["acceptance_factor"] = own_tau / base_tau
-    own_step, base_step = (sum(item.passes for item in group) for group in (mine, theirs))
-    row["step_factor"] = (base_step / base_rounds) / (own_step / own_rounds)
-    row["other_factor"] = row["speedup"] / row["acceptance_factor"] / row["step_factor"]
-    passes = [_expected(item, curves) for item in mine]
-    if baseline[0] in curves and None not in passes:
-        host = sum(item.overhead for item in theirs) / base_rounds
-        expected = sum(item.tokens for item in mine) * (1e-3 * curves[baseline[0]]["1"] + host)
-        row["predicted_speedup"] = expected / (sum(filter(None, passes)) + sum(item.overhead for item in mine))
-    return row
-
-
-def _expected(item: Answer, curves: Curves) -> float | None:
-    """Seconds that the passes of an answer should take, by step times; None where a curve is missing."""
-    parts = ((item.verifier.partition("+")[0], item.widths), (item.verifier.rpartition("+")[2], item.audit_widths))
-    if not all(name in curves for name, _ in parts):
+def predicted_pass_seconds(answer: TimedAnswer, pass_ms: WidthTimes) -> float | None:
+    """Seconds that the passes of an answer should take, by pass times measured on their own; None where these are
+    missing."""
+    parts = [(answer.rounds_by, answer.widths)]
+    if answer.audits_by is not None:
+        parts.append((answer.audits_by, answer.audit_widths))
+    if not all(name in pass_ms for name, _ in parts):
         return None
     return 1e-3 * sum(
-        interpolate(curves[name], width) * count for name, widths in parts for width, count in widths.items()
+        interpolate(pass_ms[name], width) * count for name, widths in parts for width, count in widths.items()
     )
 
 
-def _audit_columns(items: list[Answer]) -> dict[str, Any]:
-    """How often the auditor came, to how many tokens, and the share of those it looked at that it refused; None where
-    there is none."""
-    audits = sum(sum(item.audit_widths.values()) for item in items)
-    judged = sum(item.judged for item in items)
-    return {
-        "audits": audits or None,
-        "audit_length": sum(item.audited for item in items) / audits if audits else None,
-        "flip_rate": sum(item.flips for item in items) / judged if judged else None,
-    }
-
-
-def _bootstrap(pairs: list[tuple[Answer, Answer]], generator: np.random.Generator) -> np.ndarray:
-    """Speedups of RESAMPLES resamples of the questions, f64 [RESAMPLES]; resamples without tokens are left at the point
-    estimate."""
-    own, base = (
-        np.array([[pair[side].seconds, pair[side].tokens] for pair in pairs]).astype(np.float64) for side in (0, 1)
+def _counted_row(category: str, answers: list[TimedAnswer]) -> SpeedupRow:
+    """A row with what is counted and timed of these answers alone."""
+    total = Totals(answers)
+    return SpeedupRow(
+        verifier=answers[0].verifier,
+        drafter=answers[0].drafter,
+        category=category,
+        prompts=len(answers),
+        new_tokens=total.tokens,
+        rounds=total.rounds,
+        drafted=total.drafted,
+        mean_acceptance_length=total.tokens / total.rounds if total.rounds else None,
+        tokens_per_second=total.tokens / total.seconds if total.seconds else None,
+        ms_per_round=1e3 * total.seconds / total.rounds if total.rounds else None,
+        audits=total.audits or None,
+        audit_length=total.audited / total.audits if total.audits else None,
+        flip_rate=total.flips / total.judged if total.judged else None,
     )
-    chosen = generator.integers(len(pairs), size=(RESAMPLES, len(pairs)))
-    (own_seconds, own_tokens), (base_seconds, base_tokens) = (
-        np.moveaxis(group[chosen].sum(axis=1), -1, 0) for group in (own, base)
+
+
+def _with_interval(row: SpeedupRow, draws: np.ndarray) -> SpeedupRow:
+    low, high = interval(draws)
+    return replace(row, speedup_low=low, speedup_high=high)
+
+
+def _mean_row(answers: list[TimedAnswer], rows: list[SpeedupRow], draws: np.ndarray) -> SpeedupRow:
+    """The mean over the rows of an arm that have a speedup. Counts are of all answers of the arm."""
+    same = [row.identical_to_plain for row in rows]
+    counted = [count for count in same if count is not None]
+    mean = replace(
+        _counted_row(MEAN, answers),
+        speedup=_mean(rows, lambda row: row.speedup),
+        predicted_speedup=_mean(rows, lambda row: row.predicted_speedup),
+        step_factor=_mean(rows, lambda row: row.step_factor),
+        acceptance_factor=_mean(rows, lambda row: row.acceptance_factor),
+        other_factor=_mean(rows, lambda row: row.other_factor),
+        identical_to_plain=sum(counted) if len(counted) == len(same) else None,
+        different_from_plain=[question for row in rows for question in row.different_from_plain or ()],
     )
-    usable = (own_tokens > 0) & (base_tokens > 0)
-    point = (base[:, 0].sum() / base[:, 1].sum()) / (own[:, 0].sum() / own[:, 1].sum())
-    speedups = np.full(RESAMPLES, point)
-    speedups[usable] = (base_seconds[usable] / base_tokens[usable]) / (own_seconds[usable] / own_tokens[usable])
-    return speedups
+    return _with_interval(mean, draws)
 
 
-def _interval(draws: np.ndarray) -> tuple[float, float]:
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return float(low), float(high)
+def _mean(rows: list[SpeedupRow], column: Callable[[SpeedupRow], float | None]) -> float | None:
+    """The mean of a column, over the rows that have a value there."""
+    values = [value for value in map(column, rows) if value is not None]
+    return float(np.mean(values)) if values else None

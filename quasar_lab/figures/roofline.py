@@ -1,83 +1,80 @@
 """Why half the bytes can be half the time, in one picture: the roofline.
 
-A pass does some operations and reads some bytes; their quotient is its *arithmetic intensity*. Left of the ridge memory
-is the bound: the rate of work grows with the intensity, along the slope of the stream bandwidth. Right of it arithmetic
-is: the flat ceiling of the kernel. Wider passes reuse each weight more often and so move right, and up while the slope
-lasts: that is the free room in which drafts are verified. INT8 halves the bytes, so it moves right by itself, and its
-ceiling is higher. Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
-
-Slope and ceilings are measured in the same run as the points, never taken from a data sheet. So a point may lie a
-little above its roof: machines are noisy, and a cache may hold part of what memory was asked for.
+Left of the ridge memory is the bound: the rate of work grows with the intensity, along the slope of the stream
+bandwidth. Right of it arithmetic is: the flat ceiling of the kernel. Wider passes reuse each weight more often and so
+move right, and up while the slope lasts: that is the free room in which drafts are verified. INT8 halves the bytes, so
+it moves right by itself, and its ceiling is higher. What the points are: `evaluation.roofline`.
 """
 
 from math import log10
-from typing import Any
 
 import plotly.graph_objects as go
 
-from quasar_lab.figures.style import VERIFIERS, escape, framed, full_ticks, rows_of, samples_of
-from quasar_lab.support.errors import InputError
+from quasar_lab.evaluation.pass_time import StepResult
+from quasar_lab.evaluation.roofline import Roof, roofs
+from quasar_lab.figures.speed import step_origin
+from quasar_lab.figures.style import VERIFIERS, error_bars, escape, framed, full_ticks
 
 
-def roofline(result: dict[str, Any]) -> go.Figure:
+def roofline(result: StepResult) -> go.Figure:
     """Billions of operations a second by operations per byte, on log axes: for each verifier its roof, the point that
     each width could reach under it (hollow), and what it reached (solid, bar from the 20th to the 80th percentile).
 
-    result: what `benchmark.step` returns, or the JSON of `quasar-lab bench step`. Raises InputError on one that was
-    made without operations and ceilings.
+    result: what `benchmark.step` returns, or `benchmark.read` of what `quasar-lab bench step` wrote. Raises InputError
+    on one that was made without operations and ceilings.
     """
-    if "ceilings" not in result or any("operations" not in step for step in result["steps"]):
-        raise InputError("the result has no operations and ceilings; accepted: of `bench step` in this version")
-    ceilings = {row["verifier"]: row for row in result["ceilings"]}
-    bandwidth, verifiers = result["bandwidth_gb_s"], rows_of(result["steps"])
-    measured = [step["operations"] / step["bytes"] for step in result["steps"]]
-    ridges = [ceilings[name]["gop_s_p50"] / bandwidth for name in verifiers]
-    left, right = min(measured) / 1.7, max(*measured, *ridges) * 2.2
+    drawn = roofs(result)
+    bandwidth = result.bandwidth_gb_s
+    intensities = [point.intensity for roof in drawn for point in roof.points]
+    left = min(intensities) / 1.7
+    right = max(*intensities, *(roof.ridge for roof in drawn)) * 2.2
     figure = go.Figure()
-    for place, ((name, rows), colour) in enumerate(zip(verifiers.items(), VERIFIERS, strict=False)):
-        _roof(figure, name, colour, left, right, bandwidth, ceilings[name])
+    for place, (roof, colour) in enumerate(zip(drawn, VERIFIERS, strict=False)):
+        _roof(figure, roof, colour, left, right)
+        _possible(figure, roof, colour)
         side = "bottom right" if place % 2 == 0 else "top left"  # neighbours' numbers apart
-        _points(figure, name, colour, rows, bandwidth, ceilings[name]["gop_s_p50"], side)
-    drawn = [value for data in figure.data for value in data.y]
-    low, high = min(drawn) / 1.8, max(drawn) * 2
-    for axis, limits, title in (
-        (figure.update_xaxes, (left, right), "intensity: operations per byte read"),
-        (figure.update_yaxes, (low, high), "billion operations a second"),
-    ):
-        axis(type="log", range=[log10(edge) for edge in limits], title_text=title, **full_ticks(*limits))
+        _measured(figure, roof, colour, side)
+    _axes(figure, left, right)
     _slope_label(figure, bandwidth)
-    wide = result["ceilings"][0]["width"]
+    wide = drawn[0].ceiling.width
     subtitle = (
         "hollow: what the roof allows a pass of that width · solid: measured, 20–80 % · "
         f"numbers: width M · slope: {bandwidth:.1f} GB/s, flat: products of {wide} rows, both measured in the same run"
     )
-    identity = {**result, "recipe": ", ".join(verifiers), "samples": samples_of(result["steps"])}
-    return framed(figure, "Roofline: what bounds a verify pass", subtitle, identity, timed=True, height=560)
+    line = step_origin(result, ", ".join(roof.verifier for roof in drawn))
+    return framed(figure, "Roofline: what bounds a verify pass", subtitle, line, height=560)
 
 
-def _roof(
-    figure: go.Figure, name: str, colour: str, left: float, right: float, bandwidth: float, ceiling: dict[str, Any]
-) -> None:
-    flat = ceiling["gop_s_p50"]
-    ridge = flat / bandwidth
+def _axes(figure: go.Figure, left: float, right: float) -> None:
+    """Log axes around all that is drawn."""
+    drawn = [value for data in figure.data for value in data.y]
+    for axis, limits, title in (
+        (figure.update_xaxes, (left, right), "intensity: operations per byte read"),
+        (figure.update_yaxes, (min(drawn) / 1.8, max(drawn) * 2), "billion operations a second"),
+    ):
+        axis(type="log", range=[log10(edge) for edge in limits], title_text=title, **full_ticks(*limits))
+
+
+def _roof(figure: go.Figure, roof: Roof, colour: str, left: float, right: float) -> None:
+    name, flat = escape(roof.verifier), roof.ceiling.gop_s_p50
     figure.add_scatter(
-        x=[left, max(ridge, left), right],
-        y=[min(bandwidth * left, flat), flat, flat],
+        x=[left, max(roof.ridge, left), right],
+        y=[roof.allowed(left), flat, flat],
         mode="lines",
         line={"color": colour, "width": 1.5, "dash": "dash"},
-        name=f"{escape(name)}: roof",
-        legendgroup=name,
+        name=f"{name}: roof",
+        legendgroup=roof.verifier,
         hovertemplate=(
-            f"{escape(name)}: ceiling {flat:.0f} billion operations/s "
-            f"({ceiling['gop_s_p20']:.0f}–{ceiling['gop_s_p80']:.0f})"
-            f"<br>ridge at {ridge:.1f} operations per byte<extra></extra>"
+            f"{name}: ceiling {flat:.0f} billion operations/s "
+            f"({roof.ceiling.gop_s_p20:.0f}–{roof.ceiling.gop_s_p80:.0f})"
+            f"<br>ridge at {roof.ridge:.1f} operations per byte<extra></extra>"
         ),
     )
     # Annotations on log axes are placed by exponent.
     figure.add_annotation(
         x=log10(right),
         y=log10(flat),
-        text=f"arithmetic, {escape(name)}: {flat:.0f}",
+        text=f"arithmetic, {name}: {flat:.0f}",
         showarrow=False,
         xanchor="right",
         yanchor="bottom",
@@ -85,47 +82,39 @@ def _roof(
     )
 
 
-def _points(
-    figure: go.Figure, name: str, colour: str, rows: list[dict[str, Any]], bandwidth: float, ceiling: float, side: str
-) -> None:
-    intensity = [row["operations"] / row["bytes"] for row in rows]
-    widths = [row["width"] for row in rows]
+def _possible(figure: go.Figure, roof: Roof, colour: str) -> None:
+    """Hollow points: what the roof allows."""
+    name = escape(roof.verifier)
     figure.add_scatter(
-        x=intensity,
-        y=[min(bandwidth * place, ceiling) for place in intensity],
+        x=[point.intensity for point in roof.points],
+        y=[point.possible for point in roof.points],
         mode="markers",
         marker={"size": 11, "color": colour, "symbol": "circle-open", "line": {"width": 1.5}},
-        name=f"{escape(name)}: possible",
-        legendgroup=name,
-        customdata=widths,
-        hovertemplate=(
-            f"{escape(name)}, width %{{customdata}}: the roof allows %{{y:.0f}} billion operations/s<extra></extra>"
-        ),
+        name=f"{name}: possible",
+        legendgroup=roof.verifier,
+        customdata=[point.row.width for point in roof.points],
+        hovertemplate=f"{name}, width %{{customdata}}: the roof allows %{{y:.0f}} billion operations/s<extra></extra>",
     )
-    # Time on top of a rate: the slow end of the time is the low end of the rate.
-    rates = [[row["operations"] / row[key] / 1e6 for row in rows] for key in ("ms_p80", "ms_p50", "ms_p20")]
-    slow, middle, fast = rates
+
+
+def _measured(figure: go.Figure, roof: Roof, colour: str, side: str) -> None:
+    """Solid points: what was reached, numbered by width. side: of the points, where the numbers stand."""
+    name, points = escape(roof.verifier), roof.points
+    middle = [point.measured for point in points]
     figure.add_scatter(
-        x=intensity,
+        x=[point.intensity for point in points],
         y=middle,
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [high - at for high, at in zip(fast, middle, strict=True)],
-            "arrayminus": [at - low for at, low in zip(middle, slow, strict=True)],
-            "thickness": 1.5,
-            "width": 4,
-        },
+        error_y=error_bars([point.slow for point in points], middle, [point.fast for point in points], width=4),
         mode="markers+text",
-        text=[str(width) for width in widths],
+        text=[str(point.row.width) for point in points],
         textposition=side,
         textfont={"size": 11, "color": colour},
         marker={"size": 8, "color": colour},
-        name=f"{escape(name)}: measured",
-        legendgroup=name,
-        customdata=[[row["width"], row["ms_p50"], row["bytes"] / 1e6] for row in rows],
+        name=f"{name}: measured",
+        legendgroup=roof.verifier,
+        customdata=[[point.row.width, point.row.ms_p50, point.row.bytes / 1e6] for point in points],
         hovertemplate=(
-            f"{escape(name)}, width %{{customdata[0]}}: %{{y:.0f}} billion operations/s"
+            f"{name}, width %{{customdata[0]}}: %{{y:.0f}} billion operations/s"
             "<br>%{customdata[1]:.2f} ms · %{customdata[2]:.0f} MB · %{x:.1f} operations per byte<extra></extra>"
         ),
     )

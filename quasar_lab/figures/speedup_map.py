@@ -1,36 +1,28 @@
 """Where does drafting pay? The speedup for every acceptance rate α and every γ, from measured pass times.
 
-If each draft is accepted with probability α, independently of the others, a round of γ drafts gives
-
-    E(α, γ) = 1 + α + α² + … + α^γ = (1 − α^(γ+1)) / (1 − α)      tokens
-
-(Leviathan, Kalman, Matias, arXiv 2211.17192, eq. 1), and costs one pass of width γ + 1, γ drafts and what a round
-costs besides. Plain decoding with the baseline gives one token for one pass of width 1. So
-
-    speedup(α, γ) = E(α, γ) · (T_base(1) + other) / (T(γ + 1) + γ · draft + other)
-
-What the model leaves out: real drafts are not independent (a copied span is accepted until it ends), and a drafter such
-as n-gram often proposes nothing. So a run is pinned twice: by its τ, at the α that would give this τ, which is what the
-run is worth; and by the share of its judged drafts that were accepted, which is what it would be worth if every round
-had γ drafts. The distance between them is what short and empty drafts cost. What a run gained by its own clock is not
+The formula, and what it leaves out, is in `evaluation.speedup_model`. A run is pinned twice: by its τ, which is what
+the run is worth, and by the share of its judged drafts that were accepted. What a run gained by its own clock is not
 told here: it was not interleaved with the pass times (`decode_benchmark` is).
 """
-
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from quasar_lab.evaluation.speedup_model import equivalent_alpha, speedups
-from quasar_lab.figures.style import INK, ORANGE, VERMILION, escape, framed, rows_of, samples_of
+from quasar_lab.evaluation.pass_time import StepResult
+from quasar_lab.evaluation.speedup_model import RunWorth, SpeedupMap, map_speedups
+from quasar_lab.figures.speed import step_origin
+from quasar_lab.figures.style import INK, ORANGE, VERMILION, escape, framed
 from quasar_lab.speculative.trace import Trace
-from quasar_lab.support.errors import InputError
 
-ALPHAS = np.linspace(0.0, 1.0, 101)
+SLOW = "#f2b48c"
+FAST = "#5aa5d6"
+CONTOUR_STEPS = (0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0)
+"""Distances between contour lines, of which the finest with at most MOST_CONTOURS lines is taken."""
+MOST_CONTOURS = 14
 
 
 def speedup_map(
-    result: dict[str, Any],
+    result: StepResult,
     verifier: str = "w8a8",
     baseline: str = "bf16",
     trace: Trace | None = None,
@@ -44,65 +36,46 @@ def speedup_map(
     where draft_ms and other_ms are None (without a trace: 0). Raises InputError where a verifier was not timed, or not
     at width 1 and beyond.
     """
-    curves = {name: {step["width"]: step["ms_p50"] for step in rows} for name, rows in rows_of(result["steps"]).items()}
-    for name in (verifier, baseline):
-        if name not in curves or 1 not in curves[name] or max(curves[name]) < 2:
-            raise InputError(
-                f"{name!r} was not timed at width 1 and wider ones; accepted: {', '.join(map(repr, curves))}, with such"
-            )
-    draft, other = _costs(trace)
-    draft, other = (draft if draft_ms is None else draft_ms), (other if other_ms is None else other_ms)
-    gammas = list(range(1, max(curves[verifier])))
-    values = speedups(ALPHAS, gammas, curves[verifier], curves[baseline][1], draft, other)
-    plain = (curves[baseline][1] + other) / (curves[verifier][1] + other)
+    found = map_speedups(result, verifier, baseline, trace, draft_ms, other_ms)
     figure = go.Figure()
-    _surface(figure, gammas, values)
-    _even(figure, gammas, values, 1.0, f"as fast as {baseline}, plain", VERMILION)
+    _surface(figure, found)
+    _even(figure, found, 1.0, f"as fast as {baseline}, plain", VERMILION)
     if verifier != baseline:
-        _even(figure, gammas, values, plain, f"as fast as {verifier}, plain: {plain:.2f} ×", INK)
-    best = [gammas[place] for place in values.argmax(axis=0)]
+        _even(figure, found, found.plain, f"as fast as {verifier}, plain: {found.plain:.2f} ×", INK)
     figure.add_scatter(
-        x=ALPHAS,
-        y=best,
+        x=found.alphas,
+        y=found.best_gammas,
         mode="lines",
         line={"color": INK, "width": 1.5, "dash": "dot", "shape": "hv"},
         name="best γ",
         hovertemplate="at an acceptance rate of %{x:.0%} the best γ is %{y}<extra></extra>",
     )
-    pinned = None if trace is None else _pin(figure, trace, gammas, curves[verifier], curves[baseline][1], draft, other)
+    facts = [
+        f"{escape(verifier)} with drafts over {escape(baseline)} without, drafts independent",
+        f"drafting {found.draft_ms:.2f} ms a token, {found.other_ms:.2f} ms a round besides",
+    ]
+    if trace is not None:
+        facts.append(_pin(figure, found, trace))
+    spacing = 1 if len(found.gammas) < 12 else 2
     figure.update_xaxes(title_text="share of drafts accepted (α)", range=[0, 1], tickformat=".0%")
-    figure.update_yaxes(title_text="drafted tokens a round (γ)", dtick=1 if len(gammas) < 12 else 2, showgrid=False)
-    costs = f"drafting {draft:.2f} ms a token, {other:.2f} ms a round besides"
-    subtitle = f"{escape(verifier)} with drafts over {escape(baseline)} without, drafts independent · {costs}"
-    subtitle += "" if pinned is None else f" · {pinned}"
-    identity = {**result, "recipe": f"{verifier} over {baseline}", "samples": samples_of(result["steps"])}
-    return framed(figure, "Where drafting pays", subtitle, identity, timed=True, height=560)
+    figure.update_yaxes(title_text="drafted tokens a round (γ)", dtick=spacing, showgrid=False)
+    line = step_origin(result, f"{verifier} over {baseline}")
+    return framed(figure, "Where drafting pays", " · ".join(facts), line, height=560)
 
 
-def _costs(trace: Trace | None) -> tuple[float, float]:
-    """Milliseconds per drafted token, and of sampling and host per round, of a run."""
-    if trace is None or not trace.rounds:
-        return 0.0, 0.0
-    drafted = sum(len(record.draft_ids) for record in trace.rounds)
-    drafting = sum(record.ms["draft"] for record in trace.rounds)
-    rest = sum(record.ms["sample"] + record.ms["host"] for record in trace.rounds)
-    # A run that drafts nothing pays its drafter's looking by the round.
-    per_round = rest if drafted else rest + drafting
-    return (drafting / drafted if drafted else 0.0), per_round / len(trace.rounds)
-
-
-def _surface(figure: go.Figure, gammas: list[int], values: np.ndarray) -> None:
+def _surface(figure: go.Figure, found: SpeedupMap) -> None:
     """Filled contours: what is slower than the baseline in orange tints, what is faster in blue ones."""
-    low, high = min(float(values.min()), 0.99), max(float(values.max()), 1.01)
+    low = min(float(found.values.min()), 0.99)
+    high = max(float(found.values.max()), 1.01)
     even = (1 - low) / (high - low)
-    step = next(size for size in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0) if (high - low) / size <= 14 or size == 5.0)
+    step = next((size for size in CONTOUR_STEPS if (high - low) / size <= MOST_CONTOURS), CONTOUR_STEPS[-1])
     figure.add_contour(
-        x=ALPHAS,
-        y=gammas,
-        z=values,
+        x=found.alphas,
+        y=found.gammas,
+        z=found.values,
         zmin=low,
         zmax=high,
-        colorscale=[[0, "#f2b48c"], [even, "#ffffff"], [1, "#5aa5d6"]],
+        colorscale=[[0, SLOW], [even, "#ffffff"], [1, FAST]],
         contours={"start": step * int(low / step), "end": high, "size": step, "showlabels": True},
         line={"color": "rgba(27,31,36,0.25)", "width": 1},
         colorbar={"title": {"text": "speedup", "side": "right"}, "ticksuffix": " ×", "thickness": 12, "x": 1.01},
@@ -112,56 +85,51 @@ def _surface(figure: go.Figure, gammas: list[int], values: np.ndarray) -> None:
     )
 
 
-def _even(figure: go.Figure, gammas: list[int], values: np.ndarray, level: float, label: str, colour: str) -> None:
+def _even(figure: go.Figure, found: SpeedupMap, level: float, label: str, colour: str) -> None:
     """The line on which the speedup is `level`; where it is nowhere, the legend says so."""
-    inside = float(values.min()) < level < float(values.max())
+    slowest = float(found.values.min())
+    inside = slowest < level < float(found.values.max())
     figure.add_contour(
-        x=ALPHAS,
-        y=gammas,
-        z=values if inside else np.full_like(values, level + 1),
+        x=found.alphas,
+        y=found.gammas,
+        z=found.values if inside else np.full_like(found.values, level + 1),
         contours={"start": level, "end": level, "size": 1, "coloring": "none"},
         line={"color": colour, "width": 3},
         showscale=False,
         hoverinfo="skip",
-        name=escape(label) + ("" if inside else ": everywhere faster" if values.min() >= level else ": nowhere"),
+        name=escape(label) + ("" if inside else ": everywhere faster" if slowest >= level else ": nowhere"),
         showlegend=True,
     )
 
 
-def _pin(
-    figure: go.Figure,
-    trace: Trace,
-    gammas: list[int],
-    curve: dict[int, float],
-    base_ms: float,
-    draft_ms: float,
-    other_ms: float,
-) -> str | None:
+def _pin(figure: go.Figure, found: SpeedupMap, trace: Trace) -> str:
     """Marks a run by its τ and by its judged drafts; returns what the subtitle says of it. A run of a γ that the map
     does not hold, or that drafted nothing, cannot be pinned, and that is said."""
-    gamma, rounds = trace.header["gamma"], trace.rounds
-    accepted = sum(record.states.count("accepted") for record in rounds)
-    refusals = sum("rejected" in record.states for record in rounds)
-    if gamma not in gammas or not accepted + refusals:
-        return f"this run (γ = {gamma}) is not on the map"
-    emitted = sum(len(record.emitted_ids) for record in rounds)
-    tau = emitted / len(rounds)
-    worth = []
-    places = (
-        ("this run, by its τ", equivalent_alpha(tau, gamma), "circle"),
-        ("this run, by its judged drafts", accepted / (accepted + refusals), "circle-open"),
+    run = found.worth(trace)
+    if run is None:
+        return f"this run (γ = {trace.header['gamma']}) is not on the map"
+    _marker(figure, run, "this run, by its τ", run.alpha_of_tau, run.speedup_of_tau, filled=True)
+    _marker(figure, run, "this run, by its judged drafts", run.judged.share, run.speedup_of_judged, filled=False)
+    return (
+        f"this run: τ = {run.tau:.2f}, by the map {run.speedup_of_tau:.2f} ×, "
+        f"without short drafts {run.speedup_of_judged:.2f} ×"
     )
-    for label, alpha, symbol in places:
-        worth.append(float(speedups([alpha], [gamma], curve, base_ms, draft_ms, other_ms)[0, 0]))
-        figure.add_scatter(
-            x=[alpha],
-            y=[gamma],
-            mode="markers",
-            marker={"size": 14, "color": ORANGE if symbol == "circle" else INK, "symbol": symbol, "line": {"width": 2}},
-            name=label,
-            hovertemplate=(
-                f"{label}: α {alpha:.0%}, γ {gamma}<br>{worth[-1]:.2f} × by the map"
-                f"<br>τ {tau:.2f}, {accepted} of {accepted + refusals} judged drafts accepted<extra></extra>"
-            ),
-        )
-    return f"this run: τ = {tau:.2f}, by the map {worth[0]:.2f} ×, without short drafts {worth[1]:.2f} ×"
+
+
+def _marker(figure: go.Figure, run: RunWorth, label: str, alpha: float, speedup: float, *, filled: bool) -> None:
+    figure.add_scatter(
+        x=[alpha],
+        y=[run.gamma],
+        mode="markers",
+        marker={
+            "size": 14,
+            "color": ORANGE if filled else INK,
+            "symbol": "circle" if filled else "circle-open",
+            "line": {"width": 2},
+        },
+        name=label,
+        hovertemplate=(
+            f"{label}: α {alpha:.0%}, γ {run.gamma}<br>{speedup:.2f} × by the map"
+            f"<br>τ {run.tau:.2f}, {run.judged.accepted} of {run.judged.judged} judged drafts accepted<extra></extra>"
+        ),
+    )

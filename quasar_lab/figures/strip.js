@@ -1,11 +1,12 @@
+// QUASAR_STATES, which stands before this file, is the table of `speculative/token_states.py`.
+//
 // The token strip. quasarStrip(root) → { add(records), clear() }: draws the records of a trace, in order, as they come.
 //
 // One drawing for reports and for live widgets; what is shown at which moment is strip_model.js's to know. Token text is
 // untrusted, so every text enters the page through textContent; there is no innerHTML in this file.
 
 function quasarStrip(root) {
-  const GLYPHS = { accepted: "✓", rejected: "✗", corrected: "↻", bonus: "+", plain: "·", provisional: "◌", retracted: "⟲" };
-  const ALWAYS = ["accepted", "rejected", "corrected", "bonus", "plain"];
+  const ALWAYS = Object.keys(QUASAR_STATES).filter((state) => !QUASAR_STATES[state].audits_only);
   const ICONS = {
     previous: "M2 1h2v10H2zM11 1v10L4 6z",
     play: "M2 1l9 5-9 5z",
@@ -170,7 +171,7 @@ function quasarStrip(root) {
   function paint(node, piece, state) {
     node.classList.remove(...[...node.classList].filter((name) => name.startsWith("qs-is-")));
     node.classList.add(`qs-is-${state}`);
-    node.firstChild.textContent = GLYPHS[state] || "?";
+    node.firstChild.textContent = (QUASAR_STATES[state] || { glyph: "?" }).glyph;
     if (node.tagName === "BUTTON") node.setAttribute("aria-label", `${visible(piece)}, ${state}`);
   }
 
@@ -228,7 +229,7 @@ function quasarStrip(root) {
       key.append(make("i", `qs-${name}-time`), words);
       bars.append(key);
     }
-    const known = Object.keys(GLYPHS).filter((state) => states.has(state));
+    const known = Object.keys(QUASAR_STATES).filter((state) => states.has(state));
     view.legend.replaceChildren(...known.map((state) => drawToken("span", state, state)), bars);
   }
 

@@ -1,10 +1,12 @@
 """The token strip: every round of a trace, every draft, kept or refused, as HTML that needs nothing else.
 
-`strip_model.js` turns the records of the trace into rows of tokens and knows what each is at any moment of the run;
-`strip.js` draws them, with `strip.css`. The live widget feeds the same code the same records as they happen.
+`strip_model.js` turns the records of the trace into rows of tokens and knows what each is at any moment of the run.
+`strip.js` draws them, with `strip.css`. The live widget feeds the same code the same records as they happen. The signs
+and colours of the token states come from `speculative.token_states`: the script starts with that table as JSON, and the
+stylesheet with its colours.
 
 Token text is untrusted: a model may emit `</script>`, `<img onerror=…>` or half a character. The script puts text into
-the page as text nodes only; the JSON here is plain ASCII and holds no `<`, so that no token can end the element that
+the page as text nodes only. The JSON here is plain ASCII and holds no `<`, so that no token can end the element that
 carries it, and half characters become U+FFFD, which every encoder takes. Where scripts do not run (an untrusted
 notebook, a code host's preview) the answer is shown as plain text.
 """
@@ -16,6 +18,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from quasar_lab.speculative.token_states import TokenState, state_table
 from quasar_lab.speculative.trace import Trace
 
 DARK = (
@@ -55,7 +58,13 @@ def asset(name: str) -> str:
 
 def script() -> str:
     """JavaScript that defines `quasarStrip(root)`."""
-    return asset("strip_model.js") + asset("strip.js")
+    return f"const QUASAR_STATES = {embedded_json(state_table())};\n{asset('strip_model.js')}{asset('strip.js')}"
+
+
+def stylesheet() -> str:
+    """CSS of the strip, with the colours of the token states."""
+    colours = "".join(f" --qs-{state}: {state.colour};" for state in TokenState if state.colour)
+    return f".quasar-strip {{{colours} }}\n{asset('strip.css')}"
 
 
 def embedded_json(value: object) -> str:
@@ -77,11 +86,11 @@ def whole_characters(value: Any) -> Any:
 def token_strip(trace: Trace) -> StripHTML:
     """The strip of a trace, finished or not: step with ← and →, space plays, every token opens its numbers. A trace
     that `replay.rescore` has judged again shows both verifiers side by side and marks what they decide differently."""
-    title = " · ".join(whole_characters([trace.header[key] for key in ("model", "verifier", "drafter")]))
+    title = " · ".join(whole_characters([trace.model, trace.verifier, trace.drafter]))
     records = whole_characters(list(trace.records()))
     fragment = (
         '<div class="quasar-strip">'
-        f"<style>{asset('strip.css')}</style>"
+        f"<style>{stylesheet()}</style>"
         f'<div class="qs-root"><p class="qs-plain">{html.escape(whole_characters(trace.text))}</p></div>'
         f'<script type="application/json">{embedded_json(records)}</script>'
         f"<script>(function () {{\n{script()}\n"

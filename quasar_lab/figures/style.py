@@ -1,6 +1,9 @@
 """The look that all figures share: colours that colour-blind readers can tell apart, quiet axes, and the stamp.
 
-Colours are Okabe and Ito's (Color Universal Design, 2008). One meaning each, in every figure and in the token strip.
+## Choice
+
+Colours are Okabe and Ito's (Color Universal Design, 2008). Each has one meaning, in every figure and in the token
+strip. The stamp is one line that says where the numbers come from.
 """
 
 import re
@@ -11,10 +14,23 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from quasar_lab.evaluation.origin import Origin
 from quasar_lab.support.machine import cpu_name
+from quasar_lab.support.result import Json, Result
 
-GREEN, VERMILION, BLUE, PURPLE = "#009E73", "#D55E00", "#0072B2", "#CC79A7"
-ORANGE, SKY, GREY, INK, SOFT, LINE = "#E69F00", "#56B4E9", "#999999", "#1b1f24", "#57606a", "#e3e6ea"
+GREEN = "#009E73"
+VERMILION = "#D55E00"
+BLUE = "#0072B2"
+PURPLE = "#CC79A7"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+GREY = "#999999"
+INK = "#1b1f24"
+"""Text and marks."""
+SOFT = "#57606a"
+"""Text that stands back."""
+LINE = "#e3e6ea"
+"""Grid lines."""
 
 VERIFIERS = (INK, BLUE, GREEN, PURPLE, VERMILION)
 """Colours of verifiers, in the order they are compared; the baseline comes first."""
@@ -23,18 +39,21 @@ FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 
 def finish(
-    figure: go.Figure, title: str, subtitle: str, identity: Mapping[str, Any], *, timed: bool = False, height: int = 420
+    figure: go.Figure,
+    title: str,
+    subtitle: str,
+    stamped: str | Mapping[str, Any],
+    *,
+    timed: bool = False,
+    height: int = 420,
 ) -> go.Figure:
-    """Gives a figure its title, its quiet axes and its stamp; returns it.
-
-    timed: the figure shows times or speeds, which mean nothing on the reference backend.
-    """
+    """Gives a figure its title, its quiet axes and its stamp, and returns it. stamped: what `origin_line` says."""
     _quiet(figure, title, subtitle, height)
     figure.update_layout(
         margin={"l": 66, "r": 24, "t": 96, "b": 92},
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "font": {"size": 12}},
     )
-    _stamped(figure, stamp(identity, timed=timed), y=0, yshift=-66, yanchor="top")
+    _stamp(figure, _line(stamped, timed), y=0, yshift=-66, yanchor="top")
     return figure
 
 
@@ -42,7 +61,7 @@ def framed(
     figure: go.Figure,
     title: str,
     subtitle: str,
-    identity: Mapping[str, Any],
+    stamped: str | Mapping[str, Any],
     *,
     timed: bool = False,
     height: int = 460,
@@ -56,7 +75,7 @@ def framed(
     the legend stands at the bottom of the figure, where plotly makes room for as many lines as it needs. left: pixels
     for the labels of the y axis. head, foot: pixels kept free above and below the plot for what the caller puts there.
     """
-    lines, origin = wrapped(subtitle, SUBTITLE_WIDTH), wrapped(stamp(identity, timed=timed), STAMP_WIDTH)
+    lines, origin = wrapped(subtitle, SUBTITLE_WIDTH), wrapped(_line(stamped, timed), STAMP_WIDTH)
     _quiet(figure, title, "<br>".join(lines), height)
     figure.update_layout(
         title={"xref": "container", "pad": {"t": 14, "l": 14}},
@@ -74,12 +93,14 @@ def framed(
     )
     figure.update_xaxes(automargin=True)
     figure.update_yaxes(automargin=False)  # the stamp is placed from the left margin, which must not move
-    _stamped(figure, "<br>".join(origin), y=1, yshift=8 + head, yanchor="bottom", xshift=14 - left, align="left")
+    _stamp(figure, "<br>".join(origin), y=1, yshift=8 + head, yanchor="bottom", xshift=14 - left, align="left")
     return figure
 
 
-SUBTITLE_WIDTH, STAMP_WIDTH = 51, 58
-"""Characters of a line of subtitle and stamp that fit 380 pixels."""
+SUBTITLE_WIDTH = 51
+"""Characters of a line of the subtitle that fit 380 pixels."""
+STAMP_WIDTH = 58
+"""Characters of a line of the stamp that fit 380 pixels."""
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -135,7 +156,7 @@ def _quiet(figure: go.Figure, title: str, subtitle: str, height: int) -> None:
     figure.update_yaxes(gridcolor=LINE, zeroline=False, ticks="", automargin=True)
 
 
-def _stamped(figure: go.Figure, text: str, **place: Any) -> None:
+def _stamp(figure: go.Figure, text: str, **place: Any) -> None:
     figure.add_annotation(
         text=text,
         xref="paper",
@@ -154,33 +175,25 @@ def _is_panel_title(annotation: Any) -> bool:
     return annotation.xref == annotation.yref == "paper" and annotation.yanchor == "bottom"
 
 
-def interval(rows: Sequence[Mapping[str, Any]], low: str, middle: str, high: str) -> dict[str, Any]:
-    """Error bars from the keys `low` to `high` of rows drawn at `middle`."""
+def error_bars(lows: Sequence[float], middles: Sequence[float], highs: Sequence[float], width: int = 5) -> Json:
+    """Bars from `lows` to `highs` on points that are drawn at `middles`. width: pixels of their ends."""
     return {
         "type": "data",
         "symmetric": False,
-        "array": [row[high] - row[middle] for row in rows],
-        "arrayminus": [row[middle] - row[low] for row in rows],
+        "array": [high - middle for high, middle in zip(highs, middles, strict=True)],
+        "arrayminus": [middle - low for low, middle in zip(lows, middles, strict=True)],
         "thickness": 1.5,
-        "width": 5,
+        "width": width,
     }
 
 
-def rows_of(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Verifier → its rows by width, verifiers in the order they were given."""
-    names = dict.fromkeys(step["verifier"] for step in steps)
-    return {
-        name: sorted((step for step in steps if step["verifier"] == name), key=lambda step: step["width"])
-        for name in names
-    }
+def interval(rows: Sequence[Result | Mapping[str, Any]], low: str, middle: str, high: str) -> Json:
+    """Error bars from the values that `rows` hold under `low` to those under `high`, drawn at `middle`."""
+    lows, middles, highs = ([row[key] for row in rows] for key in (low, middle, high))
+    return error_bars(lows, middles, highs)
 
 
-def samples_of(rows: Sequence[Mapping[str, Any]]) -> int:
-    """The fewest samples that any of the rows is the median of."""
-    return min(row["samples"] for row in rows)
-
-
-def full_ticks(low: float, high: float) -> dict[str, Any]:
+def full_ticks(low: float, high: float) -> Json:
     """Ticks of a log axis from `low` to `high`, at 1, 2 and 5 of every power of ten (over a wide range: at 1), each
     written in full."""
     digits = (1, 2, 5) if high / low < 1e3 else (1,)
@@ -189,28 +202,42 @@ def full_ticks(low: float, high: float) -> dict[str, Any]:
     return {"tickvals": values, "ticktext": [f"{value:,.10g}" for value in values]}
 
 
-def stamp(identity: Mapping[str, Any], *, timed: bool = False) -> str:
+def origin_line(origin: Origin, *, recipe: str | None = None, count: str | None = None, timed: bool = False) -> str:
     """One line that says where numbers come from: model · recipe · device/backend · threads · samples, and a warning
     where it is due.
 
-    What was measured on another machine than this one (its record names another processor), or was read from a file
-    by `benchmark.read`, is said to be saved results of that machine.
+    recipe: in place of the origin's own; "" for none. count: of what the numbers are, as in "7 samples". timed: the
+    figure shows times or speeds, which mean nothing on the reference backend. What was measured on another machine than
+    this one (its origin names another processor), or was read from a file by `benchmark.read`, is said to be saved
+    results of that machine.
     """
-    origin = [identity["model"], identity.get("recipe"), f"{identity['device']} / {identity['backend']} backend"]
-    parts = [escape(part) for part in origin if part]
-    for key in ("threads", "samples", "rounds", "prompts"):
-        if key in identity:
-            parts.append(f"{identity[key]} {key}")
-    machine = identity.get("cpu")
-    if identity.get("saved") or machine not in (None, cpu_name()):
-        where = identity["device"] if machine is None else f"{machine}, {identity['device']}"
-        date = f", {identity['date'][:10]}" if "date" in identity else ""
+    shown = origin.recipe if recipe is None else recipe
+    named = [origin.model, shown, f"{origin.device} / {origin.backend} backend"]
+    parts = [escape(part) for part in named if part]
+    if origin.threads is not None:
+        parts.append(f"{origin.threads} threads")
+    if count is not None:
+        parts.append(count)
+    if origin.saved or origin.cpu not in (None, cpu_name()):
+        where = origin.device if origin.cpu is None else f"{origin.cpu}, {origin.device}"
+        date = "" if origin.date is None else f", {origin.date[:10]}"
         parts.append(f"<b>saved results of {escape(where)}</b>{escape(date)}")
-    elif machine is not None:
-        parts.append(escape(machine))
-    if timed and identity["backend"] == "reference":
+    elif origin.cpu is not None:
+        parts.append(escape(origin.cpu))
+    if timed and origin.backend == "reference":
         parts.append("<b>not a speed measurement</b>")
     return " · ".join(parts)
+
+
+def stamp(identity: Mapping[str, Any], *, timed: bool = False) -> str:
+    """`origin_line` of what a mapping holds: the keys of an Origin, and counts."""
+    counts = [f"{identity[key]} {key}" for key in ("samples", "rounds", "prompts") if key in identity]
+    origin = Origin.from_json(identity)
+    return origin_line(origin, recipe=identity.get("recipe") or "", count=" · ".join(counts) or None, timed=timed)
+
+
+def _line(stamped: str | Mapping[str, Any], timed: bool) -> str:
+    return stamped if isinstance(stamped, str) else stamp(stamped, timed=timed)
 
 
 def escape(text: str) -> str:

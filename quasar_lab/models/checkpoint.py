@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from quasar_lab.models.model_config import PARTS, Key, ModelConfig, parse_config, require_form
+from quasar_lab.models.model_config import PARTS, Key, ModelConfig, parse_config, require_schema
 from quasar_lab.models.sources import model_folder
 from quasar_lab.models.tokenizer import FILES as TOKENIZER_FILES
 from quasar_lab.models.tokenizer import Tokenizer, load_tokenizer
@@ -148,7 +148,7 @@ def _indexed_shards(index: Path, files: list[Path]) -> dict[str, Path]:
     index places there."""
     folder = index.parent
     listed = _read_json(index)
-    require_form(INDEX, listed, str(index))
+    require_schema(INDEX, listed, str(index))
     strays = sorted(set(listed["weight_map"].values()) - {path.name for path in files})
     if strays:
         raise CheckpointError(f"{folder} lacks the shard {strays[0]} that its index names")
@@ -180,7 +180,7 @@ def _read_json(path: Path, missing: Json | None = None) -> Json:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
-    require_form(OBJECT, content, str(path))
+    require_schema(OBJECT, content, str(path))
     return content
 
 

@@ -25,7 +25,7 @@ from quasar_lab.support.errors import CheckpointError
 from quasar_lab.support.json_schema import (
     BOOLEAN,
     TEXT,
-    Form,
+    Schema,
     fields,
     integer,
     list_of,
@@ -206,7 +206,7 @@ def projection_of(name: str) -> str:
 def parse_config(raw: Json, generation: Json | None = None) -> ModelConfig:
     """`config.json` (and `generation_config.json`) → ModelConfig. Raises CheckpointError on anything that this decoder
     does not compute."""
-    require_form(CONFIG, raw, "config.json")
+    require_schema(CONFIG, raw, "config.json")
     if raw.get("quantization_config") is not None:
         raise CheckpointError("config.json has a quantization_config; accepted: weights in BF16, FP16 or FP32")
     family = FAMILIES[raw["model_type"]]
@@ -233,9 +233,9 @@ def parse_config(raw: Json, generation: Json | None = None) -> ModelConfig:
     )
 
 
-def require_form(form: Form, value: object, where: str) -> None:
-    """Raises CheckpointError, saying where and what, unless `value` has the form."""
-    fault = form(value, "")
+def require_schema(schema: Schema, value: object, where: str) -> None:
+    """Raises CheckpointError, saying where and what, unless `value` follows the schema."""
+    fault = schema(value, "")
     if fault:
         raise CheckpointError(f"{where}: {fault}")
 
@@ -263,7 +263,7 @@ def _rope(raw: Json) -> tuple[float, RopeScaling | None]:
         return theta, None
     if kind != "llama3":
         raise CheckpointError(f"rope type {kind!r} is not supported; accepted: default, llama3")
-    require_form(fields(LLAMA3), rope, "rope type llama3 in config.json")
+    require_schema(fields(LLAMA3), rope, "rope type llama3 in config.json")
     if rope["low_freq_factor"] >= rope["high_freq_factor"]:
         raise CheckpointError("rope type llama3 in config.json: accepted: a low_freq_factor below high_freq_factor")
     return theta, RopeScaling(**{key: rope[key] for key in LLAMA3})
@@ -275,7 +275,7 @@ def _eos_ids(raw: Json, generation: Json) -> tuple[int, ...]:
     for where, source in (("config.json", raw), ("generation_config.json", generation)):
         value = source.get("eos_token_id")
         found = value if isinstance(value, list) else [] if value is None else [value]
-        form = fields({"eos_token_id": list_of(integer(0, raw["vocab_size"] - 1))})
-        require_form(form, {"eos_token_id": found}, where)
+        schema = fields({"eos_token_id": list_of(integer(0, raw["vocab_size"] - 1))})
+        require_schema(schema, {"eos_token_id": found}, where)
         ids += found
     return tuple(dict.fromkeys(ids))

@@ -22,9 +22,9 @@ from quasar_kernels import Backend, Transform
 from quasar_kernels.reference import quantize_rows
 from torch import Tensor
 
-from quasar_lab.models.decoder import placed
 from quasar_lab.models.linear import Int8Linear, Linear
 from quasar_lab.models.model_config import Key
+from quasar_lab.models.value_basis import placed
 from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.saved_tensors import SavedTensors
 

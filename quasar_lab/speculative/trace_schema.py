@@ -1,13 +1,15 @@
 """What the records of a trace file look like: the table that `Trace.load` holds every line against.
 
-A trace that passes can be shown, measured and rescored without further looks: the lists that belong together have one
-length, states are known words, numbers are finite, ids are small enough to be ids.
+A trace that passes can be shown, measured and rescored without another check: lists that belong together have one
+length, states are known words, numbers are finite, and ids are small enough to be ids.
 """
 
+from quasar_lab.speculative.config import MAX_GAMMA
+from quasar_lab.speculative.token_states import TokenState
 from quasar_lab.support.json_schema import (
     BOOLEAN,
     TEXT,
-    Form,
+    Schema,
     all_of,
     fields,
     integer,
@@ -24,7 +26,7 @@ SCHEMA = "quasar-trace/1"
 
 COUNT = integer(0, 2**31 - 1)
 POSITIVE = number(0)
-STATES = ("accepted", "rejected", "corrected", "bonus", "plain", "provisional", "retracted")
+STATES = tuple(TokenState)
 
 EMITTED = {"emitted_ids": list_of(COUNT, least=1), "emitted_pieces": list_of(TEXT)}
 ROWS = {"top": list_of(list_of(row_of(COUNT, TEXT, POSITIVE), least=1), least=1), "margin": list_of(number())}
@@ -33,7 +35,7 @@ HEADER = all_of(
         {
             **dict.fromkeys(("schema", "model", "checksum", "recipe", "verifier", "drafter"), TEXT),
             **dict.fromkeys(("device", "backend", "started"), TEXT),
-            "gamma": integer(1, 16),
+            "gamma": integer(1, MAX_GAMMA),
             "sampling": fields(
                 {
                     "temperature": number(0, 100),
@@ -93,7 +95,7 @@ SUMMARY = fields(
 FOOTER = fields({"summary": SUMMARY})
 
 
-def round_form(gamma: int) -> Form:
+def round_schema(gamma: int) -> Schema:
     """A round of a trace with this γ; lists that belong together have one length, rows one more than drafts."""
     judged = list_of(optional(BOOLEAN))
     other = all_of(

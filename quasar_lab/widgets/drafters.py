@@ -1,4 +1,4 @@
-"""γ and lookup length under two sliders: the rehearsal is so cheap that the figure follows the hand."""
+"""γ and lookup length under two sliders: a simulation is so cheap that the figure follows the sliders."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import ipywidgets as w
 import plotly.graph_objects as go
 
-from quasar_lab.evaluation.draft_simulation import Answer
+from quasar_lab.evaluation.draft_simulation import PlainAnswer
 from quasar_lab.figures.drafters import tau_by_text
-from quasar_lab.speculative.generation import MAX_GAMMA
+from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
+from quasar_lab.speculative.drafters.ngram import LONGEST, LONGEST_ACCEPTED
 from quasar_lab.widgets.live import STYLE, WIDE
 from quasar_lab.widgets.mode import enabled, put
 
@@ -16,10 +17,10 @@ from quasar_lab.widgets.mode import enabled, put
 class DrafterExplorer(w.VBox):
     """Two sliders above `figures.tau_by_text`."""
 
-    def __init__(self, answered: Sequence[Answer], identity: Mapping[str, Any], longest: int, gamma: int):
+    def __init__(self, answered: Sequence[PlainAnswer], identity: Mapping[str, Any], longest: int, gamma: int):
         self._answered, self._identity = answered, identity
         self.gamma = w.IntSlider(gamma, 1, MAX_GAMMA, description="γ", layout=WIDE, style=STYLE)
-        self.longest = w.IntSlider(longest, 1, 16, description="longest lookup", layout=WIDE, style=STYLE)
+        self.longest = w.IntSlider(longest, 1, LONGEST_ACCEPTED, description="longest lookup", layout=WIDE, style=STYLE)
         self.area = w.Output()
         for slider in (self.gamma, self.longest):
             slider.observe(lambda _: self.draw(), "value")
@@ -33,11 +34,11 @@ class DrafterExplorer(w.VBox):
 
 
 def drafter_explorer(
-    answered: Sequence[Answer],
+    answered: Sequence[PlainAnswer],
     identity: Mapping[str, Any],
     *,
-    longest: int = 3,
-    gamma: int = 4,
+    longest: int = LONGEST,
+    gamma: int = GenerationConfig.gamma,
     interactive: bool = True,
 ) -> DrafterExplorer | go.Figure:
     """Acceptance of n-gram drafts by kind of text, with sliders; static: `figures.tau_by_text`."""

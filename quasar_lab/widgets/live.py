@@ -1,20 +1,25 @@
 """Ask, watch, stop: generation with the token strip as it happens; then ask another verifier about the same drafts."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import ipywidgets as w
 
 from quasar_lab.evaluation.rescore import rescore
 from quasar_lab.figures import StripHTML, acceptance, token_strip
-from quasar_lab.speculative.generation import MAX_GAMMA, generate, stream
+from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
+from quasar_lab.speculative.drafters.registry import DEFAULT, kinds
+from quasar_lab.speculative.generation import generate, stream
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support.errors import QuasarError
 from quasar_lab.widgets.mode import enabled, put
 from quasar_lab.widgets.token_strip import TokenStrip
 
-DRAFTERS = ("ngram", "none")
+LONGEST_ANSWER = 256
+"""New tokens at the right end of the slider."""
+
 WIDE = w.Layout(width="420px")
 FULL = w.Layout(width="calc(100% - 6px)", height="64px")
 """As wide as the cell; a widget's own margins come on top."""
@@ -27,19 +32,27 @@ class LivePanel(w.VBox):
     the opening trace is the notebook's to show). Where there are several verifiers, "Judge again" replays the run
     through another one and marks what that would decide otherwise. `trace`: of the latest run."""
 
-    def __init__(self, verifiers: Sequence[Verifier], prompt: str, options: dict[str, Any], trace: Trace | None):
+    def __init__(
+        self,
+        verifiers: Sequence[Verifier],
+        prompt: str,
+        drafter: str,
+        config: GenerationConfig,
+        trace: Trace | None,
+    ):
         self._by_name = {verifier.name: verifier for verifier in verifiers}
         self.prompt = w.Textarea(prompt, description="prompt", layout=FULL, style=STYLE)
         self.verifier = w.Dropdown(options=list(self._by_name), description="verifier", layout=WIDE, style=STYLE)
-        self.drafter = w.Dropdown(
-            options=DRAFTERS, value=options["drafter"], description="drafter", layout=WIDE, style=STYLE
+        drafters = sorted(kinds(), key=lambda name: name == "none")  # plain decoding comes last
+        self.drafter = w.Dropdown(options=drafters, value=drafter, description="drafter", layout=WIDE, style=STYLE)
+        self.gamma = w.IntSlider(config.gamma, 1, MAX_GAMMA, description="γ", layout=WIDE, style=STYLE)
+        self.tokens = w.IntSlider(
+            config.max_new_tokens, 1, LONGEST_ANSWER, description="new tokens", layout=WIDE, style=STYLE
         )
-        self.gamma = w.IntSlider(options["gamma"], 1, MAX_GAMMA, description="γ", layout=WIDE, style=STYLE)
-        self.tokens = w.IntSlider(options["max_new_tokens"], 1, 256, description="new tokens", layout=WIDE, style=STYLE)
         self.temperature = w.FloatSlider(
-            options["temperature"], min=0, max=2, step=0.1, description="temperature", layout=WIDE, style=STYLE
+            config.temperature, min=0, max=2, step=0.1, description="temperature", layout=WIDE, style=STYLE
         )
-        self.seed = w.IntText(options["seed"], description="seed", layout=WIDE, style=STYLE)
+        self.seed = w.IntText(config.seed, description="seed", layout=WIDE, style=STYLE)
         self.start = w.Button(description="Run", button_style="primary", icon="play")
         self.judge = w.Dropdown(options=list(self._by_name)[::-1], layout=w.Layout(width="180px"))
         self.again = w.Button(description="Judge again with", icon="exchange", disabled=trace is None)
@@ -106,11 +119,11 @@ def generate_live(
     verifiers: Verifier | Sequence[Verifier],
     prompt: str,
     *,
-    drafter: str = "ngram",
-    gamma: int = 4,
+    drafter: str = DEFAULT,
+    gamma: int = GenerationConfig.gamma,
     max_new_tokens: int = 48,
-    temperature: float = 0.0,
-    seed: int = 0,
+    temperature: float = GenerationConfig.temperature,
+    seed: int = GenerationConfig.seed,
     trace: Trace | None = None,
     interactive: bool = True,
 ) -> LivePanel | StripHTML:
@@ -120,13 +133,9 @@ def generate_live(
     Static: the strip of `trace`, or of one run with the first verifier.
     """
     several = list(verifiers) if isinstance(verifiers, Sequence) else [verifiers]
-    options = {
-        "drafter": drafter,
-        "gamma": gamma,
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "seed": seed,
-    }
+    config = GenerationConfig(gamma=gamma, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     if enabled(interactive):
-        return LivePanel(several, prompt, options, trace)
-    return token_strip(generate(several[0], prompt, **options) if trace is None else trace)
+        return LivePanel(several, prompt, drafter, config, trace)
+    if trace is None:
+        trace = generate(several[0], prompt, drafter=drafter, **asdict(config))
+    return token_strip(trace)

@@ -12,7 +12,7 @@ from toys import ToyVerifier
 
 from quasar_lab.cli import app, jupyter
 from quasar_lab.cli.print_trace import print_rounds
-from quasar_lab.speculative import generation
+from quasar_lab.speculative import verification
 from quasar_lab.speculative.generation import generate
 from quasar_lab.speculative.trace import Trace
 
@@ -335,7 +335,7 @@ def test_bench_kernels_json(capsys):
 
 @pytest.mark.parametrize("command", [["models"], ["--help"], ["models", "--json"]], ids=" ".join)
 def test_a_reader_that_goes_away_is_no_error(command):
-    quoted = " ".join([sys.executable, "-m", "quasar_lab.cli.app", *command])
+    quoted = " ".join([sys.executable, "-m", "quasar_lab", *command])
     out = subprocess.run(
         ["bash", "-c", f"{quoted} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False
     )
@@ -343,7 +343,7 @@ def test_a_reader_that_goes_away_is_no_error(command):
 
 
 def test_a_full_disk_and_a_narrow_encoding():
-    code = [sys.executable, "-m", "quasar_lab.cli.app", "models"]
+    code = [sys.executable, "-m", "quasar_lab", "models"]
     with open("/dev/full", "w") as full:
         out = subprocess.run(code, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert out.returncode == 1
@@ -357,7 +357,7 @@ def test_a_full_disk_and_a_narrow_encoding():
 
 
 def test_ctrl_c_saves_the_trace_so_far(capsys, tmp_path, monkeypatch):
-    genuine, calls = generation.verify, []
+    genuine, calls = verification.accept, []
 
     def interrupted(*args):
         calls.append(1)
@@ -365,7 +365,7 @@ def test_ctrl_c_saves_the_trace_so_far(capsys, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return genuine(*args)
 
-    monkeypatch.setattr(generation, "verify", interrupted)
+    monkeypatch.setattr(verification, "accept", interrupted)
     path = tmp_path / "run.jsonl"
     status, out, err = call(
         capsys, "generate", "--prompt", "Say hi.", "--verifier", "bf16", "--drafter", "none", "--trace", path, "--json"

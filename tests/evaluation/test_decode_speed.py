@@ -1,132 +1,22 @@
-"""The 2×2 from known answers: what the columns mean, the edges, and a killed run that gives the same table."""
+"""The benchmark of whole answers: a killed run goes on and gives the same table, and its result is an object."""
 
 import itertools
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from timed_answers import CURVES, timed
 
 from quasar_lab.cli import app
 from quasar_lab.evaluation import decode_speed
-from quasar_lab.evaluation.decode_speed import Answer, Settings, summarise
+from quasar_lab.evaluation.decode_speed import DecodeResult, Settings, as_decode_result, run
+from quasar_lab.evaluation.decode_state import StateFile
+from quasar_lab.evaluation.origin import Origin
 from quasar_lab.evaluation.questions import Question, read_questions, select
+from quasar_lab.evaluation.speedup_table import SpeedupRow
+from quasar_lab.evaluation.timed_answer import Arm
 from quasar_lab.support.errors import InputError
-
-CURVES = {"bf16": {"1": 10.0, "5": 12.0}, "w8a8": {"1": 5.0, "5": 6.0}}
-
-
-def item(
-    verifier="bf16", drafter="none", question="1", category="maths", tokens=30, rounds=30, step=0.010, other=0.001
-):
-    return Answer(
-        verifier=verifier,
-        drafter=drafter,
-        question=question,
-        category=category,
-        tokens=tokens,
-        rounds=rounds,
-        drafted=0,
-        prefill=9.0,
-        verify=step * rounds,
-        draft=0.0,
-        sample=other * rounds,
-        host=0.0,
-        widths={1: rounds} if drafter == "none" else {5: rounds},
-        ids=[[tokens]],
-    )
-
-
-def rows_of(answers):
-    return {(r["verifier"], r["drafter"], r["category"]): r for r in summarise(answers, CURVES, ("bf16", "none"))}
-
-
-def test_a_speedup_is_the_product_of_its_factors():
-    rows = rows_of([item(), item("w8a8", "ngram", tokens=30, rounds=15, step=0.006, other=0.002)])
-    row = rows["w8a8", "ngram", "maths"]
-    assert row["speedup"] == pytest.approx((30 * 0.011) / (15 * 0.008))
-    assert row["acceptance_factor"] == pytest.approx(2)
-    assert row["step_factor"] == pytest.approx(10 / 6)
-    product = row["step_factor"] * row["acceptance_factor"] * row["other_factor"]
-    assert product == pytest.approx(row["speedup"])
-    assert row["predicted_speedup"] == pytest.approx(30 * 0.011 / (15 * 0.006 + 15 * 0.002))
-    assert row["mean_acceptance_length"] == 2
-    assert row["tokens_per_second"] == pytest.approx(30 / (15 * 0.008))
-    assert rows["bf16", "none", "maths"]["speedup"] == 1
-
-
-def test_prefill_counts_for_nothing():
-    slow = Answer(**{**item("w8a8").__dict__, "prefill": 1e6})
-    assert rows_of([item(), slow])["w8a8", "none", "maths"]["speedup"] == pytest.approx(1)
-
-
-def test_the_interval_comes_from_the_questions():
-    fast = [item("w8a8", question=str(n), step=0.004 + 0.001 * (n % 4)) for n in range(12)]
-    row = rows_of([*(item(question=str(n)) for n in range(12)), *fast])["w8a8", "none", "maths"]
-    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
-    same = [item("w8a8", question=str(n), step=0.005) for n in range(12)]
-    row = rows_of([*(item(question=str(n)) for n in range(12)), *same])["w8a8", "none", "maths"]
-    assert row["speedup_low"] == pytest.approx(row["speedup_high"])
-
-
-def test_mean_is_over_categories():
-    answers = [item(category=c, question=c) for c in "ab"]
-    answers += [item("w8a8", category=c, question=c, step=s) for c, s in (("a", 0.0045), ("b", 0.010))]
-    rows = rows_of(answers)
-    assert rows["w8a8", "none", "mean"]["speedup"] == pytest.approx((2 + 1) / 2)
-
-
-def test_edges_nothing_drafted_nothing_said_nothing_paired():
-    rows = rows_of(
-        [
-            item(category="silent", tokens=0, rounds=0),
-            item("w8a8", "ngram", category="silent", tokens=0, rounds=0),
-            item("w8a8", "ngram", category="unpaired", question="7"),
-        ]
-    )
-    for category in ("silent", "unpaired"):
-        assert rows["w8a8", "ngram", category]["speedup"] is None
-    assert rows["w8a8", "ngram", "silent"]["mean_acceptance_length"] is None
-    json.dumps(list(rows.values()), allow_nan=False)
-
-
-def test_identity_with_plain_is_counted():
-    plain, other = item("w8a8", "none"), item("w8a8", "ngram")
-    assert rows_of([item(), plain, other])["w8a8", "ngram", "maths"]["identical_to_plain"] == 1
-    changed = Answer(**{**other.__dict__, "ids": [[1, 2]]})
-    row = rows_of([item(), plain, changed])["w8a8", "ngram", "maths"]
-    assert (row["identical_to_plain"], row["different_from_plain"]) == (0, ["1"])
-
-
-def test_an_audited_arm_counts_its_audits():
-    curves = {"bf16": {"1": 10.0, "5": 12.0, "9": 20.0}, "w8a8": {"1": 5.0, "5": 6.0}}
-    audited = Answer(
-        **{
-            **item("w8a8+bf16", "ngram", rounds=15, step=0.006, other=0.002).__dict__,
-            "audit": 0.040,
-            "audit_widths": {5: 2, 7: 1},
-            "audited": 16,
-            "judged": 14,
-            "flips": 2,
-        }
-    )
-    found = summarise([item(), audited], curves, ("bf16", "none"))
-    row = next(row for row in found if row["verifier"] == "w8a8+bf16")
-    seconds = 15 * 0.008 + 0.040
-    assert row["speedup"] == pytest.approx(30 * 0.011 / seconds)
-    assert row["tokens_per_second"] == pytest.approx(30 / seconds)
-    assert row["step_factor"] == pytest.approx(0.010 / ((15 * 0.006 + 0.040) / 15))
-    assert row["step_factor"] * row["acceptance_factor"] * row["other_factor"] == pytest.approx(row["speedup"])
-    passes = 15 * 0.006 + 2 * 0.012 + 0.016
-    assert row["predicted_speedup"] == pytest.approx(30 * 0.011 / (passes + 15 * 0.002))
-    assert (row["audits"], row["audit_length"], row["flip_rate"]) == (3, 16 / 3, 2 / 14)
-    assert found[0]["audits"] is found[0]["audit_length"] is found[0]["flip_rate"] is None
-
-
-def test_an_audited_answer_is_compared_with_the_auditors():
-    own, audited = item("w8a8"), item("w8a8+bf16", "ngram")
-    changed = Answer(**{**audited.__dict__, "ids": [[1]]})
-    for answer, same in ((audited, 1), (changed, 0)):
-        rows = rows_of([item(), Answer(**{**own.__dict__, "ids": [[1]]}), answer])
-        assert rows["w8a8+bf16", "ngram", "maths"]["identical_to_plain"] == same
 
 
 @pytest.fixture
@@ -135,15 +25,14 @@ def counted(monkeypatch):
     calls, stop = [], {"after": 10**9}
 
     def answered(verifier, drafter, question, settings):
-        if len(answers(calls)) >= stop["after"]:
+        if len(answered_by(calls)) >= stop["after"]:
             raise KeyboardInterrupt
         calls.append((verifier.name, drafter, question.id))
-        return item(verifier.name, drafter, question.id, question.category, step=0.001 * (1 + len(question.id)))
+        return timed(verifier.name, drafter, question.id, question.category, step=0.001 * (1 + len(question.id)))
 
-    monkeypatch.setattr(decode_speed, "answer", answered)
-    monkeypatch.setattr(decode_speed, "_timer", lambda *_: Steps(calls))
+    monkeypatch.setattr(decode_speed, "answer_question", answered)
+    monkeypatch.setattr(decode_speed, "step_timer", lambda *_: Steps(calls))
     monkeypatch.setattr(decode_speed, "generate", lambda *_, **__: None)
-    monkeypatch.setattr(decode_speed, "threads", lambda _: 2)
     return calls, stop
 
 
@@ -159,7 +48,7 @@ class Steps:
         return {name: {int(width): ms + self.samples for width, ms in curve.items()} for name, curve in CURVES.items()}
 
 
-def answers(calls):
+def answered_by(calls):
     return [call for call in calls if call != "steps"]
 
 
@@ -174,12 +63,14 @@ class Words:
 
 class Named:
     backend = device = "cpu"
-    ops = None
+    ops = SimpleNamespace(get_threads=lambda: 2)
     tokenizer, context, vocab = Words(), 20, 5
+    auditor = None
 
     def __init__(self, name):
         self.name = name
         self.identity = {"model": "m"}
+        self.passes = (self,)
 
 
 QUESTIONS = [Question(str(10**n), "ab"[n % 2], ("x",)) for n in range(5)]
@@ -188,28 +79,27 @@ QUESTIONS = [Question(str(10**n), "ab"[n % 2], ("x",)) for n in range(5)]
 def test_a_cut_run_goes_on_and_gives_the_same_table(counted, tmp_path, capsys):
     calls, stop = counted
     arms = [Named("bf16"), Named("w8a8")], ["none", "ngram"], QUESTIONS, Settings()
-    whole = decode_speed.run(*arms, state=tmp_path / "a.jsonl")
-    assert whole["complete"]
+    whole = run(*arms, state=tmp_path / "a.jsonl")
+    assert whole.complete
     assert not (tmp_path / "a.jsonl").exists()
-    assert sorted(answers(calls)) == sorted(
+    assert sorted(answered_by(calls)) == sorted(
         itertools.product(["bf16", "w8a8"], ["none", "ngram"], [q.id for q in QUESTIONS])
     )
 
     calls.clear()
     stop["after"] = 7
-    part = decode_speed.run(*arms, state=tmp_path / "b.jsonl")
-    assert not part["complete"]
+    part = run(*arms, state=tmp_path / "b.jsonl")
+    assert not part.complete
     assert "Interrupted after 7 of 20" in capsys.readouterr().err
-    assert sum(row["prompts"] for row in part["runs"] if row["category"] != "mean") == 7
+    assert sum(row.prompts for row in part.runs if row.category != "mean") == 7
     with (tmp_path / "b.jsonl").open("a") as file:
         file.write('{"verifier": "bf1')  # the line that a kill cut off
     stop["after"] = 10**9
-    again = decode_speed.run(*arms, state=tmp_path / "b.jsonl")
-    assert len(answers(calls)) == 20
+    again = run(*arms, state=tmp_path / "b.jsonl")
+    assert len(answered_by(calls)) == 20
 
     def table(found):
-        rows = [{key: value for key, value in row.items() if key != "predicted_speedup"} for row in found["runs"]]
-        return sorted(rows, key=str)
+        return sorted((replace(row, predicted_speedup=None) for row in found.runs), key=str)
 
     assert table(again) == table(whole)
 
@@ -218,19 +108,19 @@ def test_steps_are_timed_between_the_questions(counted, tmp_path):
     """As often before each question as after the last, so that a machine that slows down slows the prediction too."""
     calls, stop = counted
     arms = [Named("bf16"), Named("w8a8")], ["none", "ngram"], QUESTIONS, Settings()
-    found = decode_speed.run(*arms, state=tmp_path / "a.jsonl")
+    found = run(*arms, state=tmp_path / "a.jsonl")
     gap, turn = ["steps"] * 3, [False] * 4
     assert [call if call == "steps" else False for call in calls] == [*(gap + turn) * 5, *gap]
-    assert found["step_ms"]["bf16"] == {"1": 10 + 9.5, "5": 12 + 9.5}, "not the median of 18 samples"
+    assert found.step_ms["bf16"] == {"1": 10 + 9.5, "5": 12 + 9.5}, "not the median of 18 samples"
 
     calls.clear()
     stop["after"] = 7
-    decode_speed.run(*arms, state=tmp_path / "b.jsonl")
+    run(*arms, state=tmp_path / "b.jsonl")
     assert calls.count("steps") == 6
     stop["after"] = 10**9
-    again = decode_speed.run(*arms, state=tmp_path / "b.jsonl")
+    again = run(*arms, state=tmp_path / "b.jsonl")
     assert calls.count("steps") == 6 + 3 * 5
-    assert again["complete"]
+    assert again.complete
 
 
 @pytest.mark.parametrize(
@@ -245,23 +135,86 @@ def test_steps_are_timed_between_the_questions(counted, tmp_path):
 )
 def test_unusable_questions_are_refused_before_anything_is_timed(counted, questions, message):
     with pytest.raises(InputError, match=message):
-        decode_speed.run([Named("bf16")], ["none"], questions, Settings())
+        run([Named("bf16")], ["none"], questions, Settings())
     assert counted[0] == []
 
 
 def test_the_same_id_in_two_categories_is_two_questions(counted, tmp_path):
     questions = [Question("1", "a", ("x",)), Question("1", "b", ("y",))]
-    found = decode_speed.run([Named("bf16")], ["none", "ngram"], questions, Settings(), tmp_path / "s.jsonl")
-    assert len(answers(counted[0])) == 4
-    assert {(row["drafter"], row["category"]) for row in found["runs"]} >= {("ngram", "a"), ("ngram", "b")}
+    found = run([Named("bf16")], ["none", "ngram"], questions, Settings(), tmp_path / "s.jsonl")
+    assert len(answered_by(counted[0])) == 4
+    assert {(row.drafter, row.category) for row in found.runs} >= {("ngram", "a"), ("ngram", "b")}
 
 
 def test_other_threads_are_another_run(monkeypatch):
     files = set()
     for threads in (1, 2):
         monkeypatch.setattr(decode_speed, "threads", lambda _, threads=threads: threads)
-        files.add(decode_speed._state_file([Named("bf16")], ["none"], QUESTIONS, Settings()))
+        files.add(decode_speed._state_path([Named("bf16")], ["none"], QUESTIONS, Settings()))
     assert len(files) == 2
+
+
+def row_of(arm, category, speedup):
+    interval = {"speedup_low": speedup, "speedup_high": speedup, "predicted_speedup": 1.0}
+    return SpeedupRow(*arm, category, 1, 9, 9, 0, 1.0, 90.0, 11.1, speedup=speedup, **interval)
+
+
+@pytest.fixture
+def known():
+    """A result with rows in no order."""
+    speedups = {("ngram", "mean"): 1.5, ("ngram", "maths"): 2.0, ("none", "maths"): 1.0, ("ngram", "code"): 0.4}
+    return DecodeResult(
+        runs=[row_of(("bf16", drafter), category, speedup) for (drafter, category), speedup in speedups.items()],
+        baseline=Arm("bf16", "none"),
+        complete=True,
+        settings={"gamma": 4, "max_new_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0},
+        step_ms=CURVES,
+        origin=Origin(model="m", device="cpu", backend="cpu", threads=2),
+    )
+
+
+def test_rows_of_a_result_are_found_by_name(known):
+    assert known.row("bf16", "ngram").speedup == 1.5
+    assert known.row("bf16", category="maths").speedup == 1.0
+    with pytest.raises(InputError, match="no row w8a8/none/mean; accepted: bf16/ngram/mean, "):
+        known.row("w8a8")
+    assert known.prompts == 1
+    assert known.best_speedup("maths") == 2.0
+    assert known.best_speedup("poems") == 0.0
+
+
+def test_the_row_furthest_from_its_prediction_is_so_by_factor(known):
+    assert [row.category for row in known.predicted()[Arm("bf16", "ngram")]] == ["code", "maths", "mean"]
+    assert list(known.predicted()) == [Arm("bf16", "ngram")], "the baseline is not predicted"
+    assert known.furthest_from_prediction().category == "code", "0.4 is further from 1 than 2 is"
+
+
+def test_a_result_and_its_document_are_the_same(known):
+    document = json.loads(json.dumps(known.to_json()))
+    assert as_decode_result(document) == known
+    assert as_decode_result(known) is known
+    assert "command" not in document
+    assert document["settings"] == {
+        "gamma": 4,
+        "max_new_tokens": 128,
+        "temperature": 0.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "seed": 0,
+    }
+
+
+def test_a_state_file_gives_back_what_was_put_in(tmp_path):
+    state, again = StateFile(tmp_path / "s.jsonl"), StateFile(tmp_path / "s.jsonl")
+    answer = replace(timed("w8a8", "ngram"), audit_widths={7: 2}, audits_by="bf16")
+    state.add_answer(answer)
+    state.add_sample({"bf16": {1: 10.0}})
+    again.read()
+    assert again.answers == [answer]
+    assert again.samples == [{"bf16": {"1": 10.0}}]
+    state.remove()
+    state.remove()
+    assert not state.path.exists()
 
 
 BAD_LINES = {

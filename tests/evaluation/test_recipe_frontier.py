@@ -1,37 +1,45 @@
-"""Recipes on one text: what is measured, what is drawn, and what the figure must say of a 4-bit checkpoint; the paper's
-table."""
+"""Recipes on one text: what is measured, what is drawn, and what the figure must say of a 4-bit checkpoint."""
 
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from quasar_lab.evaluation import recipe_frontier
+from quasar_lab.evaluation.fidelity import MarginHistograms, Series, TextFidelity
+from quasar_lab.evaluation.histogram import Histogram
+from quasar_lab.evaluation.origin import Origin
+from quasar_lab.evaluation.recipe_frontier import FrontierRow
 from quasar_lab.figures import frontier as draw
-from quasar_lab.figures import paper_table
 from quasar_lab.figures.frontier import FOUR_BIT, spread
 from quasar_lab.models.embedded import ID
 from quasar_lab.support.errors import InputError
 
-RESULTS = Path(__file__).parents[2] / "kernels" / "benchmarks" / "results"
-
 
 def row(recipe, kl, model=ID):
-    return {
-        "recipe": recipe,
-        "kl_mean": kl,
-        "kl_p99": 9 * kl,
-        "top1_agreement": 0.9,
-        "flips": 3,
-        "tokens": 128,
-        "window": 64,
-        "step_bytes": 135e6,
-        "step_bytes_bf16": 269e6,
-        "model": model,
-        "device": "cpu",
-        "backend": "cpu",
-    }
+    nothing = Histogram(edges=[1.0, 10.0], counts=[0], below=128, above=0)
+    fidelity = TextFidelity(
+        tokens=128,
+        kl_mean=kl,
+        kl_p99=9 * kl,
+        top1_agreement=0.9,
+        flips=3,
+        flip_margin_p50=0.1,
+        margin_p50=1.0,
+        kl_histogram=nothing,
+        margin_histogram=MarginHistograms(all=nothing, flips=nothing),
+        series=Series(kl=[], margin=[], expected=[], got=[]),
+        flip_margins=[],
+        base="bf16",
+        verifier=recipe,
+        origin=Origin(model, "cpu", "cpu"),
+        perplexity_bf16=20.0,
+        perplexity=21.0,
+        per_layer=[],
+        window=64,
+    )
+    return FrontierRow(
+        recipe=recipe, step_bytes=135_000_000, resident_bytes=0, step_bytes_bf16=269_000_000, fidelity=fidelity
+    )
 
 
 def test_the_figure_says_that_the_checkpoint_was_4_bit_where_it_was():
@@ -47,6 +55,14 @@ def test_a_recipe_as_good_as_bf16_can_be_drawn():
     assert draw([row("same", 0.0)]).layout.yaxis.type == "log"
 
 
+def test_a_row_has_its_recipe_and_its_fidelity_as_one_document():
+    made = row("w8a8", 0.002)
+    document = made.to_json()
+    assert (document["recipe"], document["kl_mean"], document["step_bytes"]) == ("w8a8", 0.002, 135_000_000)
+    assert "own_text" not in document
+    assert FrontierRow.from_json(document).to_json() == document
+
+
 def test_labels_of_close_recipes_do_not_lie_on_each_other():
     heights = [0.0, -1.0, -1.01, -1.02, -1.05, -3.0]
     places = spread(heights, 0.2)
@@ -60,54 +76,17 @@ def test_labels_of_close_recipes_do_not_lie_on_each_other():
 
 @pytest.mark.slow
 def test_recipes_are_measured_on_text_of_our_own(embedded, w8a8):
-    ids = recipe_frontier.own_text(embedded, 96)
+    ids = recipe_frontier.tokens_of_questions(embedded, 96)
     assert len(ids) == 96
-    (found,) = recipe_frontier.measure(embedded, ["w8a8"], ids, 48)
-    assert (found["recipe"], found["tokens"], found["window"]) == ("w8a8", 96, 48)
-    assert (found["step_bytes"], found["step_bytes_bf16"]) == (w8a8.weight_bytes, embedded.weight_bytes)
-    assert 0 < found["kl_mean"] < 0.02
+    (found,) = recipe_frontier.measure_recipes(embedded, ["w8a8"], ids, 48)
+    assert (found.recipe, found.fidelity.tokens, found.fidelity.window) == ("w8a8", 96, 48)
+    assert (found.step_bytes, found.step_bytes_bf16) == (w8a8.weight_bytes, embedded.weight_bytes)
+    assert 0 < found.fidelity.kl_mean < 0.02
     with pytest.raises(InputError, match="tokens is 1; accepted: 2…"):
-        recipe_frontier.own_text(embedded, 1)
+        recipe_frontier.tokens_of_questions(embedded, 1)
 
 
 @pytest.mark.parametrize("recipes", [[], ["w8a8", "w8a8"]])
 def test_recipes_are_different_ones(recipes):
     with pytest.raises(InputError, match="one or more different ones"):
-        recipe_frontier.measure(None, recipes, [1, 2])
-
-
-def test_the_papers_table_has_the_whole_two_by_two_with_intervals():
-    results = [json.loads((RESULTS / f"decode-cpu-t{t}.json").read_text()) for t in ("0", "1")]
-    table = str(paper_table(results))
-    assert table.count("<tbody>") == 2
-    for arm in ("bf16", "w8a8"):
-        assert table.count(f">{arm}</th>") == 4
-    mean = next(
-        each
-        for each in results[0]["runs"]
-        if (each["verifier"], each["drafter"], each["category"]) == ("w8a8", "ngram", "mean")
-    )
-    assert f"<b>{mean['speedup']:.2f} ×</b>" in table
-    assert f"{mean['speedup_low']:.2f}–{mean['speedup_high']:.2f}" in table
-    assert f"τ {mean['mean_acceptance_length']:.2f}" in table
-    assert table.count("baseline") == 2 * 7  # of itself it has no interval
-
-
-def test_one_question_has_no_interval_and_names_are_escaped():
-    base = {"verifier": "<b>", "drafter": "none", "category": "<i>", "prompts": 1, "mean_acceptance_length": 1.0}
-    other = {**base, "drafter": "ngram", "speedup": 2.0, "speedup_low": 2.0, "speedup_high": 2.0}
-    missing = {**base, "category": "mean", "speedup": None}
-    result = {
-        "runs": [{**other, "drafter": "none", "speedup": 1.0}, other, missing],
-        "baseline": {"verifier": "<b>", "drafter": "none"},
-        "settings": {"temperature": 0.0, "gamma": 4, "max_new_tokens": 8},
-        "model": "m",
-        "device": "cpu",
-        "backend": "reference",
-    }
-    table = str(paper_table([result]))
-    assert "no interval" in table
-    assert "not a speed measurement" in table
-    assert "&lt;b&gt;" in table
-    assert "<i>" not in table
-    assert ">–</td>" in table
+        recipe_frontier.measure_recipes(None, recipes, [1, 2])

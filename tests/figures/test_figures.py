@@ -9,7 +9,7 @@ import torch
 from quasar_kernels.reference import apply_transform
 
 from quasar_lab import figures
-from quasar_lab.figures.linear import smoothing_factors
+from quasar_lab.evaluation.linear_view import smoothing_factors
 from quasar_lab.figures.style import visible
 from quasar_lab.quantization.layer_error import output_error
 from quasar_lab.quantization.smoothing import smoothquant_factors
@@ -251,14 +251,14 @@ def test_strip_carries_the_whole_trace_and_no_token_becomes_markup(trace):
 
 
 def test_strip_script_puts_no_text_in_as_markup(trace):
-    from quasar_lab.figures.strip import asset
+    from quasar_lab.figures.strip import asset, script
 
-    script = re.sub(r"//.*", "", asset("strip.js"))
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
-    assert "</script" not in script
+    text = re.sub(r"//.*", "", script())
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
+    assert "</script" not in text
     for state in ("accepted", "rejected", "corrected", "bonus", "provisional", "retracted"):
         assert re.search(rf"\.qs-is-{state} ", asset("strip.css"))
-        assert f"{state}:" in script
+        assert f'"{state}":' in text
 
 
 def test_strip_asks_nothing_from_outside(trace):

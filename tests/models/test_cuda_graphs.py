@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quasar_kernels import reference
-from quasar_kernels.stand_in import StandIn
+from quasar_kernels.simulated_device import SimulatedDevice
 from quasar_kernels.threads import single_torch_thread
 from tiny_models import write_checkpoint
 from tiny_quantized import same_but_for_time, smoothed
@@ -19,13 +19,14 @@ from toys import VOCAB, FixedDrafter, SamplingDrafter
 import quasar_lab as ql
 from quasar_lab.cli import app
 from quasar_lab.models import cuda_graphs
-from quasar_lab.models.decoder import Output
 from quasar_lab.quantization.calibration import collect, grams
-from quasar_lab.speculative import rejection
+from quasar_lab.speculative import clock, verified_rows
+from quasar_lab.speculative.clock import Stopwatch
+from quasar_lab.speculative.device_rejection import accept_on_device
 from quasar_lab.speculative.drafters import Draft
-from quasar_lab.speculative.generation import _settle
-from quasar_lab.speculative.rejection import judge, read_rows, verify
+from quasar_lab.speculative.rejection import accept
 from quasar_lab.speculative.sampling import Sampling, target
+from quasar_lab.speculative.verified_rows import read_rows
 from quasar_lab.support.errors import InputError
 
 IDS = torch.randint(0, 94, (120,), generator=torch.Generator().manual_seed(2)).tolist()
@@ -37,13 +38,13 @@ FAMILIES = ["qwen3", "mistral-window-8"]
 def one_backend():
     """The host's log Σ exp comes from the reference too (backends agree on it to a tolerance only), on one thread."""
     with pytest.MonkeyPatch.context() as patch, single_torch_thread():
-        patch.setattr(rejection, "top_rows", reference.top_rows)
+        patch.setattr(verified_rows, "top_rows", reference.top_rows)
         yield
 
 
 def on_device(plain):
     """The same weights behind the engine."""
-    return replace(plain, ops=StandIn())
+    return replace(plain, ops=SimulatedDevice())
 
 
 @pytest.fixture(scope="module", params=[*FAMILIES, "w8a8"])
@@ -78,7 +79,7 @@ def verifiers(tmp_path_factory):
 def same(found, wanted, hidden):
     assert torch.equal(found.logits, wanted.logits)
     assert torch.equal(found.hidden, wanted.hidden) if hidden else found.hidden is None
-    values, ids, log_sums = wanted_top = StandIn().top_rows(wanted.logits, 5)
+    values, ids, log_sums = wanted_top = SimulatedDevice().top_rows(wanted.logits, 5)
     assert torch.equal(found.top, torch.cat([ids, values, log_sums[:, None]], dim=1).double()), wanted_top
 
 
@@ -255,8 +256,8 @@ def test_a_cache_of_another_decoder_is_captured_apart(verifiers):
 
 
 def test_a_number_read_on_the_way_in_is_baked_into_the_tape():
-    """What the tests above rely on: a stand-in's graph replays what it was captured with, as CUDA's would."""
-    ops, start, kept = StandIn(), torch.tensor([2.0]), torch.zeros(1, 4)
+    """What the tests above rely on: a simulated device's graph replays what it was captured with, as CUDA's would."""
+    ops, start, kept = SimulatedDevice(), torch.tensor([2.0]), torch.zeros(1, 4)
     replay = ops.capture(lambda: ops.rmsnorm(torch.full((1, 4), float(start)), torch.ones(4), 1.0, out=kept))
     replay()
     before = kept.clone()
@@ -324,8 +325,8 @@ def test_the_device_verdict_is_the_hosts(options, drafts, drawn, behind, seed):
     draft = Draft(ids, None, near if drawn and options else None)
     ours, theirs = (torch.Generator().manual_seed(seed + 1) for _ in "ab")
     wanted_rows = read_rows(logits, sampling, 5)
-    wanted = verify(wanted_rows, draft, sampling, ours)
-    found_rows, found = judge(logits, StandIn().top_table(logits, 5), draft, sampling, theirs)
+    wanted = accept(wanted_rows, draft, sampling, ours)
+    found_rows, found = accept_on_device(logits, SimulatedDevice().top_table(logits, 5), draft, sampling, theirs)
     assert found == wanted
     assert torch.equal(ours.get_state(), theirs.get_state())
     assert (found_rows.best_ids, found_rows.best_logits) == (wanted_rows.best_ids, wanted_rows.best_logits)
@@ -337,10 +338,11 @@ def test_the_device_verdict_is_the_hosts(options, drafts, drawn, behind, seed):
 def test_unusable_logits_are_judged_without_touching_memory_that_is_not_there():
     """On a GPU an index out of range would end the process; the loop then says what is wrong."""
     logits = torch.full((3, VOCAB), torch.nan)
-    top = StandIn().top_table(logits, 5)
+    top = SimulatedDevice().top_table(logits, 5)
     for options in ({}, {"temperature": 1.0}):
-        _, verdict = judge(logits, top, Draft([1, 2]), Sampling(**options), torch.Generator().manual_seed(0))
-        assert all(0 <= token < VOCAB for token in verdict.next_ids)
+        draft, generator = Draft([1, 2]), torch.Generator().manual_seed(0)
+        _, found = accept_on_device(logits, top, draft, Sampling(**options), generator)
+        assert all(0 <= token < VOCAB for token in found.next_ids)
 
 
 def test_drafts_with_distributions_run_on_the_device(verifiers):
@@ -358,14 +360,16 @@ def test_drafts_with_distributions_run_on_the_device(verifiers):
     assert same_but_for_time(runs[0]) == same_but_for_time(runs[1])
 
 
-def test_what_a_verdict_waited_for_is_the_passs_time():
-    clock = [0.0, 1.0, 1.1, 5.0]
-    _settle(clock, Output(torch.empty(0), None))
-    assert clock[2] == 1.1
-    for seconds, end in ((3.0, 4.0), (0.01, 1.1), (9.0, 5.0)):
-        clock = [0.0, 1.0, 1.1, 5.0]
-        _settle(clock, Output(torch.empty(0), None, seconds=lambda seconds=seconds: seconds))
-        assert clock[2] == end
+def test_what_reading_the_results_waited_for_is_the_passs_time(monkeypatch):
+    for seconds, end in ((None, 1.1), (3.0, 4.0), (0.01, 1.1), (9.0, 5.0)):
+        marks = iter((0.0, 1.0, 1.1, 5.0))
+        monkeypatch.setattr(clock.time, "perf_counter", lambda marks=marks: next(marks))
+        watch = Stopwatch()
+        for name in ("draft", "verify", "sample"):
+            watch.lap(name)
+        watch.settle(None if seconds is None else lambda seconds=seconds: seconds)
+        assert watch.seconds == pytest.approx({"draft": 1.0, "verify": end - 1.0, "sample": 5.0 - end})
+        assert watch.total == 5.0
 
 
 def test_the_runtimes_calls_fit_this_torch():

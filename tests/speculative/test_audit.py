@@ -183,7 +183,7 @@ def test_any_fast_verifier_any_draft_any_end(prompt, gamma, limit, length, noise
     drafter = FixedDrafter(None)
 
     def choose(ids, budget):
-        assert ids == prompt + run.trace.token_ids + run._auditor.pending, "the drafter was not rolled back"
+        assert ids == prompt + run.trace.token_ids + run._audits.auditor.pending, "the drafter was not rolled back"
         draft = list(ids)
         for _ in range(budget):
             good = int(torch.randint(4, (1,), generator=generator)) > 0
@@ -448,7 +448,7 @@ def test_a_run_cut_short_keeps_audited_text_only(tiny, fasts, where):
     run = ql.stream(ql.audited(fast, exact, 5), PROMPT, drafter="none", max_new_tokens=14)
     if where == "left":
         for record in run:
-            if record.kind == "round" and run._finish is not None:
+            if record.kind == "round" and run._run.text.finish is not None:
                 break
         run = run.trace
         import gc

@@ -7,9 +7,9 @@ import torch
 from toys import VOCAB, FixedDrafter, SamplingDrafter, exact_law, law_p_value, toy_pair
 
 import quasar_lab as ql
-from quasar_lab.speculative import audit, generation, rejection
+from quasar_lab.speculative import audit, rejection, verification
 from quasar_lab.speculative.audit import Auditor
-from quasar_lab.speculative.drafters import NoDrafter
+from quasar_lab.speculative.drafters import Draft, NoDrafter
 
 RUNS = 2000
 
@@ -57,19 +57,19 @@ def test_the_joint_law_is_the_exact_verifiers_in_many_runs(case):
 
 def test_the_fast_verifiers_law_is_another(monkeypatch):
     """The statistic sees a verifier that is not audited at all: every pending token kept."""
-    genuine = generation.verify
+    genuine = verification.accept
 
     def lenient(rows, draft, *rest):
-        verdict = genuine(rows, draft, *rest)
+        found = genuine(rows, draft, *rest)
         if isinstance(draft, Waited):
-            return replace(verdict, accepted=len(draft.ids), next_ids=[], next_states=[])
-        return verdict
+            return replace(found, accepted=len(draft.ids), next_ids=[], next_states=[])
+        return found
 
-    class Waited(generation.Draft):
+    class Waited(Draft):
         pass
 
     monkeypatch.setattr(audit, "Draft", Waited)
-    monkeypatch.setattr(generation, "verify", lenient)
+    monkeypatch.setattr(verification, "accept", lenient)
     assert p_value("rounds with sampled drafts") < 1e-6
 
 
@@ -106,31 +106,31 @@ def test_a_planted_residual_is_seen(monkeypatch):
 
 def test_used_draws_are_seen(monkeypatch):
     """An audit that draws what the round drew."""
-    genuine = generation.verify
+    genuine = verification.accept
 
-    def verify(rows, draft, options, generator):
+    def again(rows, draft, options, generator):
         if not draft.ids:
-            verify.before = generator.get_state()
+            again.before = generator.get_state()
             return genuine(rows, draft, options, generator)
-        again = torch.Generator()
-        again.set_state(verify.before)
-        return genuine(rows, draft, options, again)
+        used = torch.Generator()
+        used.set_state(again.before)
+        return genuine(rows, draft, options, used)
 
-    monkeypatch.setattr(generation, "verify", verify)
+    monkeypatch.setattr(verification, "accept", again)
     assert p_value("bonus behind each token") < 0.001
 
 
 @pytest.mark.slow
 def test_a_last_token_that_is_drawn_afresh_is_seen(monkeypatch):
     """It is why the text ended: dropping it makes ends rarer."""
-    genuine = generation.verify
+    genuine = verification.accept
 
-    def verify(rows, draft, *rest):
+    def without_the_last(rows, draft, *rest):
         if draft.ids and len(rows.best_ids) == len(draft.ids):
-            shorter = generation.Draft(draft.ids[:-1], None, draft.probs[:-1])
-            verdict = genuine(rows, shorter, *rest)
-            return replace(verdict, p=[*verdict.p, 0.0], q=[*verdict.q, 0.0], u=[*verdict.u, None])
+            shorter = Draft(draft.ids[:-1], None, draft.probs[:-1])
+            found = genuine(rows, shorter, *rest)
+            return replace(found, p=[*found.p, 0.0], q=[*found.q, 0.0], u=[*found.u, None])
         return genuine(rows, draft, *rest)
 
-    monkeypatch.setattr(generation, "verify", verify)
+    monkeypatch.setattr(verification, "accept", without_the_last)
     assert p_value("ended by a token", 3 * RUNS) < 0.001

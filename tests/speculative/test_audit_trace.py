@@ -76,14 +76,15 @@ def test_states_as_the_run_goes_on():
     run = ql.stream(toy_pair(1.0, 6), [1, 2], drafter="none", max_new_tokens=40)
     for record in run:
         flat = [state for row in run.trace.audit_states() for state in row]
-        waiting = run._auditor.pending
+        waiting = run._audits.auditor.pending
         if record.kind == "audit":
             assert waiting == []
             assert flat[len(flat) - record.length :] == ["plain"] * record.accepted + ["retracted"] * (
                 record.length - record.accepted
             )
         assert flat.count("provisional") == len(waiting)
-        assert run.trace.token_ids == run._output[: len(run._output) - len(waiting)]
+        written = run._run.text.ids
+        assert run.trace.token_ids == written[: len(written) - len(waiting)]
         assert run.trace.text == "".join(map(Letters().piece, run.trace.token_ids))
     plain = ql.generate(ToyVerifier(), [1, 2], max_new_tokens=9)
     assert plain.audit_states() == [record.emitted_states for record in plain.rounds]

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from toys import VOCAB, FixedDrafter, SamplingDrafter, ToyVerifier, exact_law, law_p_value
 
 import quasar_lab as ql
-from quasar_lab.speculative import generation, rejection, sampling
+from quasar_lab.speculative import rejection, verification
 from quasar_lab.speculative.drafters import Draft, NoDrafter
-from quasar_lab.speculative.sampling import Sampling, draw, residual, target
+from quasar_lab.speculative.rejection import accept, residual
+from quasar_lab.speculative.sampling import Sampling, draw, target
+from quasar_lab.speculative.verified_rows import read_rows
 from quasar_lab.support.errors import InputError
 
 PROMPT = [4, 7]
@@ -75,7 +77,7 @@ def test_a_planted_q_is_seen():
 
 
 def test_a_planted_bonus_row_is_seen(monkeypatch):
-    genuine = generation.verify
+    genuine = verification.accept
 
     def from_the_row_before(rows, draft, *rest):
         wrong = rows.probs.clone()
@@ -83,7 +85,7 @@ def test_a_planted_bonus_row_is_seen(monkeypatch):
             wrong[-1] = rows.probs[-2]
         return genuine(replace(rows, probs=wrong), draft, *rest)
 
-    monkeypatch.setattr(generation, "verify", from_the_row_before)
+    monkeypatch.setattr(verification, "accept", from_the_row_before)
     # γ = 1 and drafts that are mostly kept, so that the third token often is a bonus.
     verifier = ToyVerifier()
 
@@ -136,11 +138,11 @@ def test_a_draft_outside_the_top_k_is_refused():
     worst = [int(verifier.row(PROMPT).argmin())]
     draft = Draft(worst)
     logits = torch.stack([verifier.row(PROMPT)] * 2)
-    rows = sampling.read_rows(logits, Sampling(1.0, top_k=3), 5)
+    rows = read_rows(logits, Sampling(1.0, top_k=3), 5)
     for seed in range(50):
-        verdict = sampling.verify(rows, draft, Sampling(1.0, top_k=3), torch.Generator().manual_seed(seed))
-        assert verdict.accepted == 0
-        assert verdict.next_ids != worst
+        found = accept(rows, draft, Sampling(1.0, top_k=3), torch.Generator().manual_seed(seed))
+        assert found.accepted == 0
+        assert found.next_ids != worst
 
 
 @pytest.mark.parametrize(

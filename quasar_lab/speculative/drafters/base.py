@@ -1,67 +1,56 @@
 """What every drafter offers: cheap guesses of the next tokens, and a memory that can be rolled back.
 
-A drafter never decides anything: the verifier keeps the guesses that are right by its own measure, so a bad drafter
-costs time, never quality. It must be honest about one thing, `Draft.probs`: the distribution each token was *sampled*
-from. A token chosen without a draw (a copied n-gram, an arg-max) has probability one and `probs` None; claiming a
-softmax for it would bias the text. A drafter may stop after a drawn token, but never drop one it has drawn, since that
-choice would depend on the draw.
+## Idea
+
+A drafter never decides anything. The verifier keeps the guesses that are right by its own measure, so a bad drafter
+costs time and never quality.
+
+## Choice
+
+A drafter must be honest about one thing, `Draft.probs`: the distribution that each token was *sampled* from. A token
+that was chosen without a draw (a copied n-gram, an arg-max) has probability one, and `probs` is None. To claim a
+softmax for it would bias the text. A drafter may stop after a drawn token, but it may never drop one that it has drawn,
+because that choice would depend on the draw.
+
+A new drafter is one file in this package with one class that `registry.register` decorates, and a test. Nothing else
+has to be changed: error messages, `--help` and the notebooks read the registry. This module imports no torch, so that
+`--help` can.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
+from quasar_lab.support.result import Json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Draft:
-    """ids: drafted tokens, possibly none. parents: for a tree, the draft each continues (−1 the last token); None for a
-    chain.
+    """Guesses of the next tokens."""
 
-    probs: f32 [len(ids), vocab], the distribution each was sampled from; None: chosen deterministically (one-hot).
-    source: where it came from, for display (trace key `source`).
-    """
-
-    ids: list[int]
-    parents: list[int] | None = None
-    probs: Tensor | None = None
-    source: dict[str, Any] | None = None
+    ids: list[int]  # drafted tokens, possibly none
+    parents: list[int] | None = None  # of a tree: the draft that each continues (−1: the last token); None: a chain
+    probs: "Tensor | None" = None  # f32 [len(ids), vocab]: what each was sampled from; None: chosen without a draw
+    source: Json | None = None  # where it came from, for display (trace key `source`)
 
 
 class Drafter(Protocol):
-    """`needs_hidden`: whether propose and commit want the verifier's final hidden states."""
+    """What the loop needs of a drafter."""
 
-    name: str
-    needs_hidden: bool
+    name: str  # as commands and traces call it, with its option
+    needs_hidden: bool  # whether propose and commit want the verifier's final hidden states
 
     def reset(self, ids: Sequence[int]) -> None:
         """Starts a sequence with the prompt."""
 
-    def propose(self, budget: int, hidden: Tensor | None) -> Draft:
+    def propose(self, budget: int, hidden: "Tensor | None") -> Draft:
         """At most `budget` tokens to follow what was committed; hidden f32 [1, hidden] of the last verified row."""
 
-    def commit(self, ids: Sequence[int], hidden: Tensor | None) -> None:
+    def commit(self, ids: Sequence[int], hidden: "Tensor | None") -> None:
         """Appends verified tokens; hidden f32 [len(ids), hidden] of the rows that predicted them."""
 
     def rollback(self, length: int) -> None:
         """Forgets every committed token from `length` on (prompt included in the count)."""
-
-
-class NoDrafter:
-    """Plain decoding: never drafts."""
-
-    name = "none"
-    needs_hidden = False
-
-    def reset(self, ids: Sequence[int]) -> None:
-        pass
-
-    def propose(self, budget: int, hidden: Tensor | None) -> Draft:
-        return Draft([])
-
-    def commit(self, ids: Sequence[int], hidden: Tensor | None) -> None:
-        pass
-
-    def rollback(self, length: int) -> None:
-        pass

@@ -1,47 +1,77 @@
 """Prompt lookup: copy what followed the last time these words were written.
 
-Answers repeat their questions: names, numbers, code, phrases. So the longest suffix (at most `longest` tokens) of what
-has been written is looked up among its earlier occurrences, and the tokens that followed the *latest* one are the
-draft. It costs no model at all.
+## Idea
 
-Earlier occurrences are not searched for: an index maps every n-gram to the place behind its latest occurrence, and each
-new token adds `longest` entries, so a draft costs the same at 1 000 and at 16 000 tokens of context. A journal of
-overwritten entries makes rollback exact.
+Answers repeat their questions: names, numbers, code, phrases. The longest suffix (at most `longest` tokens) of what has
+been written is looked up among its earlier occurrences, and the tokens that followed the *latest* one are the draft. It
+costs no model at all.
 
-What is lost: nothing is drafted where nothing repeats. Idea: prompt lookup decoding (A. Saxena, 2023); LLMA (arXiv
-2304.04487).
+## Choice
+
+Earlier occurrences are not searched for. An index maps every n-gram to the place behind its latest occurrence, and each
+new token adds `longest` entries. A draft therefore costs the same at 1 000 and at 16 000 tokens of context. A journal
+of overwritten entries makes rollback exact.
+
+## What is lost
+
+Nothing is drafted where nothing repeats.
+
+## Source
+
+Prompt lookup decoding (A. Saxena, 2023); LLMA (arXiv 2304.04487).
 """
 
 from collections.abc import Sequence
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Self
 
 from quasar_lab.speculative.drafters.base import Draft
+from quasar_lab.speculative.drafters.registry import register
 from quasar_lab.support.errors import InputError
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
+LONGEST = 3
+"""The longest suffix that is looked up, where none is given."""
+
+LONGEST_ACCEPTED = 16
+
+
+@register
 class NgramDrafter:
     """Looks up suffixes of `longest`, then fewer tokens down to 1."""
 
+    name = "ngram"
+    syntax = "ngram[:longest]"
+    summary = "Copies what followed the same words earlier, in the prompt or the answer."
     needs_hidden = False
 
-    def __init__(self, longest: int = 3):
-        if not 1 <= longest <= 16:
-            raise InputError(f"n-gram length {longest} is not usable; accepted: 1…16")
+    def __init__(self, longest: int = LONGEST):
+        if not 1 <= longest <= LONGEST_ACCEPTED:
+            raise InputError(f"n-gram length {longest} is not usable; accepted: 1…{LONGEST_ACCEPTED}")
         self.longest = longest
-        self.name = "ngram" if longest == 3 else f"ngram:{longest}"
+        self.name = type(self).name if longest == LONGEST else f"{type(self).name}:{longest}"
         self.reset([])
 
+    @classmethod
+    def from_option(cls, option: str | None) -> Self:
+        if option is None:
+            return cls()
+        if not (option.isascii() and option.isdecimal()):
+            raise ValueError(f"{option!r} is no whole number")
+        return cls(int(option))
+
     def reset(self, ids: Sequence[int]) -> None:
-        self._ids: list[int] = []
-        self._prompt = len(ids)
-        self._follows: dict[tuple[int, ...], int] = {}
-        self._journal: list[list[tuple[tuple[int, ...], int | None]]] = []
+        self._ids: list[int] = []  # prompt and text
+        self._prompt = len(ids)  # how many of them are the prompt's
+        self._follows: dict[tuple[int, ...], int] = {}  # n-gram → the place behind its latest occurrence
+        self._journal: list[list[tuple[tuple[int, ...], int | None]]] = []  # per token the entries that it overwrote
         self.commit(ids, None)
 
-    def commit(self, ids: Sequence[int], hidden: Tensor | None) -> None:
+    def commit(self, ids: Sequence[int], hidden: "Tensor | None") -> None:
         for token in ids:
-            place, overwritten = len(self._ids), []
+            place = len(self._ids)
+            overwritten = []
             for n in range(1, min(self.longest, place) + 1):
                 gram = tuple(self._ids[place - n :])
                 overwritten.append((gram, self._follows.get(gram)))
@@ -60,7 +90,7 @@ class NgramDrafter:
                 else:
                     self._follows[gram] = before
 
-    def propose(self, budget: int, hidden: Tensor | None) -> Draft:
+    def propose(self, budget: int, hidden: "Tensor | None") -> Draft:
         if budget < 1:
             return Draft([])
         for n in range(min(self.longest, len(self._ids)), 0, -1):
@@ -68,7 +98,6 @@ class NgramDrafter:
             if start is not None:
                 ids = self._ids[start : start + budget]
                 region = "prompt" if start < self._prompt else "output"
-                return Draft(
-                    ids, source={"type": "ngram", "start": start, "length": len(ids), "region": region, "matched": n}
-                )
+                source = {"type": "ngram", "start": start, "length": len(ids), "region": region, "matched": n}
+                return Draft(ids, source=source)
         return Draft([])
