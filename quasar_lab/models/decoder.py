@@ -167,17 +167,9 @@ class Decoder:
         layers: the blocks to run, in order (layer-skip); the others' cache rows stay unwritten. Raises InputError on no
         ids, ids outside the vocabulary, or a full cache.
         """
-        asked = ask(
-            ids,
-            self.config,
-            start=cache.length,
-            positions=positions,
-            parents=parents,
-            layers=layers,
-            last=logits == "last",
-            hidden=hidden,
-            taps=taps,
-        )
+        last = logits == "last"
+        options = {"positions": positions, "parents": parents, "layers": layers}
+        asked = ask(ids, self.config, start=cache.length, last=last, hidden=hidden, taps=taps, **options)
         cache.require(len(asked.ids))
         out = self._executor.run(asked, cache)
         cache.length += len(asked.ids)
