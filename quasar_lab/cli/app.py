@@ -19,10 +19,10 @@ import typer
 
 from quasar_lab.cli.bench import bench
 from quasar_lab.cli.common import (
+    AsJson,
     Backend,
     Device,
     DrafterName,
-    Json,
     MaxNewTokens,
     Model,
     Raw,
@@ -42,6 +42,7 @@ from quasar_lab.cli.common import (
 from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
 from quasar_lab.speculative.drafters.registry import DEFAULT
 from quasar_lab.support.errors import InputError, NotInThisVersion, QuasarError
+from quasar_lab.support.result import Json
 from quasar_lab.support.storage import check_writable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -54,7 +55,7 @@ def about() -> None:
 
 
 @app.command()
-def doctor(json_: Json = False) -> None:
+def doctor(json_: AsJson = False) -> None:
     """This machine, the backend in use and why, the embedded model, the cache.
 
     Example: quasar-lab doctor
@@ -66,7 +67,7 @@ def doctor(json_: Json = False) -> None:
 
 
 @app.command()
-def models(json_: Json = False) -> None:
+def models(json_: AsJson = False) -> None:
     """Models worth trying, with their bytes in BF16 and W8A8. Any other of a supported family works by hub id or
     folder.
 
@@ -107,7 +108,7 @@ def prepare(
     device: Device = "cpu",
     backend: Backend = "auto",
     threads: Threads = None,
-    json_: Json = False,
+    json_: AsJson = False,
 ) -> None:
     """Smooth, quantize and save a verifier; shows the error of every layer, plain and with the recipe.
 
@@ -151,7 +152,7 @@ def generate(
     backend: Backend = "auto",
     threads: Threads = None,
     seed: Seed = GenerationConfig.seed,
-    json_: Json = False,
+    json_: AsJson = False,
 ) -> None:
     """Answer a prompt with speculative decoding.
 
@@ -199,7 +200,7 @@ def generate(
         raise typer.Exit(INTERRUPTED)
 
 
-def _print_answer(summary: dict[str, Any]) -> None:
+def _print_answer(summary: Json) -> None:
     print(printable(summary["text"]), end="\n\n")
     shown = ("finish_reason", "verifier", "drafter", "gamma", "new_tokens", "rounds", "mean_acceptance_length")
     audits = ("audits", "flip_rate", "audit_length", "audit_planned", "retracted")
@@ -251,7 +252,7 @@ def fidelity(
     device: Device = "cpu",
     backend: Backend = "auto",
     threads: Threads = None,
-    json_: Json = False,
+    json_: AsJson = False,
 ) -> None:
     """KL, top-1 agreement, flips and perplexity of a verifier against BF16, on a text.
 

@@ -12,11 +12,12 @@ import typer
 from quasar_lab.speculative.config import meaning
 from quasar_lab.speculative.drafters.registry import accepted
 from quasar_lab.support.errors import InputError
+from quasar_lab.support.result import Json
 from quasar_lab.support.storage import why_unreadable
 
 T = TypeVar("T")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]
@@ -47,7 +48,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def print_table(rows: Sequence[dict[str, Any]], columns: dict[str, str] | None = None) -> None:
+def print_table(rows: Sequence[Json], columns: dict[str, str] | None = None) -> None:
     """Rows as an aligned table; columns: key → heading (default: every key as it is)."""
     from rich.console import Console
     from rich.table import Table
@@ -73,7 +74,7 @@ def cell(value: Any) -> Any:
     return Text(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
-def print_pairs(document: dict[str, Any]) -> None:
+def print_pairs(document: Json) -> None:
     print_table([{"what": key, "value": value} for key, value in document.items()], {"what": "", "value": ""})
 
 

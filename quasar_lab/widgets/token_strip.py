@@ -18,6 +18,7 @@ from quasar_lab.figures.strip import script, stylesheet, whole_characters
 from quasar_lab.speculative.generation import Generation
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.support.errors import InputError, QuasarError
+from quasar_lab.support.result import Json
 
 
 def _end(thread: threading.Thread, generation: Generation) -> None:
@@ -37,7 +38,7 @@ class TokenStrip(anywidget.AnyWidget):
 
     def __init__(self, trace: Trace | None = None, **traits: Any):
         self._lock = threading.RLock()
-        self._said: list[dict[str, Any]] = [] if trace is None else whole_characters(list(trace.records()))
+        self._said: list[Json] = [] if trace is None else whole_characters(list(trace.records()))
         self._generation: Generation | None = None
         self._thread: threading.Thread | None = None
         self.trace = trace
@@ -97,13 +98,13 @@ class TokenStrip(anywidget.AnyWidget):
             self.records = self._said  # what a saved notebook keeps
             self.running, self.status = False, outcome
 
-    def _say(self, records: list[dict[str, Any]], afresh: bool = False) -> None:
+    def _say(self, records: list[Json], afresh: bool = False) -> None:
         records = whole_characters(records)
         with self._lock:
             self._said = records if afresh else [*self._said, *records]
             self.send({"records": records})
 
-    def _heard(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
+    def _heard(self, widget: Any, content: Json, buffers: Any) -> None:
         if content.get("type") == "stop":
             self.stop()
         elif content.get("type") == "ready":
