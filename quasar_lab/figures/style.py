@@ -186,7 +186,7 @@ def error_bars(lows: Sequence[float], middles: Sequence[float], highs: Sequence[
     }
 
 
-def interval(rows: Sequence[Result | Mapping[str, Any]], low: str, middle: str, high: str) -> Json:
+def interval_bars(rows: Sequence[Result | Mapping[str, Any]], low: str, middle: str, high: str) -> Json:
     """Error bars from the values that `rows` hold under `low` to those under `high`, drawn at `middle`."""
     lows, middles, highs = ([row[key] for row in rows] for key in (low, middle, high))
     return error_bars(lows, middles, highs)
