@@ -66,6 +66,7 @@ _MODULES = {
 _RENAMED: dict[str, dict[str, str]] = {
     "fidelity": {"own_text": "on_own_answers"},
     "frontier": {"measure": "measure_recipes", "own_text": "tokens_of_questions"},
+    "pass_parts": {"measure": "profile_passes"},
     "rehearsal": {"Answer": "PlainAnswer", "Rehearsed": "SimulatedRound"},
     "reports": {"Result": "KeyNumber"},
 }
