@@ -32,6 +32,7 @@ from quasar_lab.cli.common import (
     read_text,
 )
 from quasar_lab.cli.generate import generate
+from quasar_lab.cli.prepare_help import PrepareCommand
 from quasar_lab.support.errors import InputError, NotInThisVersion, QuasarError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def models(json_: Json = False) -> None:
     """
     from quasar_lab.evaluation.catalogue import rows
 
-    found = rows()
+    found = [row.to_json() for row in rows()]
     if json_:
         print_json(found)
         return
@@ -89,9 +90,9 @@ def models(json_: Json = False) -> None:
     print_table(found, headings)
 
 
-@app.command()
+@app.command(cls=PrepareCommand)
 def prepare(
-    recipe: Annotated[str, typer.Option(help="w8a8, w8a8-plain or w8a8-smoothquant[:alpha].")] = "w8a8",
+    recipe: Annotated[str, typer.Option(help="How the verifier is made: one of the recipes below.")] = "w8a8",
     out: Annotated[Path | None, typer.Option(help="Folder to save in (default: the cache).")] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="Text or JSON lines to calibrate on (default: ours).")
@@ -112,7 +113,7 @@ def prepare(
 
     parse_recipe(recipe)
     folder = run(load_model(model, device, backend, threads), recipe, calibration, out)
-    record = {**read_record(folder), "folder": str(folder)}
+    record = {**read_record(folder).to_json(), "folder": str(folder)}
     if json_:
         print_json(record)
         return

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import Key
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.model_config import Key
 from quasar_lab.speculative.generation import Prompt, encode_prompt
 from quasar_lab.support.errors import InputError
 

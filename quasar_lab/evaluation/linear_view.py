@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from quasar_lab.evaluation.activations import Activations, capture
-from quasar_lab.models.checkpoint import projection_of
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.models.input_map import InputMap
+from quasar_lab.models.model_config import projection_of
 from quasar_lab.quantization.product_error import ProductError, product_errors
 from quasar_lab.quantization.recipes import DEFAULT_ALPHA
 from quasar_lab.quantization.smoothing import column_max, o_proj_factors, smoothquant_factors

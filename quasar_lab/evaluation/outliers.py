@@ -31,9 +31,9 @@ from torch import Tensor
 
 from quasar_lab.evaluation.activations import Activations, capture
 from quasar_lab.evaluation.linear_view import InspectedLinear, MappingChoice, inspect_linear
-from quasar_lab.models.checkpoint import PARTS
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.models.input_map import InputMap
+from quasar_lab.models.model_config import PARTS
 from quasar_lab.quantization.product_error import ProductError, channel_shares, product_errors
 from quasar_lab.quantization.smoothing import column_max
 from quasar_lab.speculative.generation import Prompt

@@ -34,8 +34,8 @@ import torch
 from quasar_kernels.cuda_runtime import Runtime
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.kv_cache import KVCache
+from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.models.passes import Output, Pass
 
 ROWS = 64

@@ -25,11 +25,12 @@ import torch
 from quasar_kernels import Backend, BackendUnavailable, select
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import PARTS, Checkpoint, ModelConfig, open_checkpoint
+from quasar_lab.models.checkpoint import Checkpoint, open_checkpoint
 from quasar_lab.models.executors import Executor, choose_executor
 from quasar_lab.models.input_map import InputMap, ValueMap
 from quasar_lab.models.kv_cache import KVCache
 from quasar_lab.models.linear import Bf16Linear, Layer, Linear
+from quasar_lab.models.model_config import PARTS, ModelConfig
 from quasar_lab.models.network import Network
 from quasar_lab.models.passes import Output, Taps, ask
 from quasar_lab.models.rope import rotary_tables

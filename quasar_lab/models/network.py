@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from quasar_kernels import Backend
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import PARTS, ModelConfig
 from quasar_lab.models.kv_cache import KVCache
 from quasar_lab.models.linear import Layer, Linear, Prepared, tensor_bytes
+from quasar_lab.models.model_config import PARTS, ModelConfig
 from quasar_lab.models.passes import Rows, Taps
 
 

@@ -18,8 +18,8 @@ from typing import Protocol
 from quasar_kernels import Backend
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.linear import Layer
+from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.support.errors import InputError
 
 Taps = Callable[[int, str, Tensor], None]

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from quasar_kernels import Transform
 
-from quasar_lab.models.checkpoint import Key, ModelConfig
 from quasar_lab.models.input_map import InputMap, ValueMap, of_all_layers, value_map
 from quasar_lab.models.kv_cache import KVCache
+from quasar_lab.models.model_config import Key, ModelConfig
 from quasar_lab.support.errors import InputError
 
 Moved = TypeVar("Moved", Transform, ValueMap)

@@ -24,8 +24,8 @@ import plotly.graph_objects as go
 from quasar_lab.evaluation.activations import DEFAULT_TEXT
 from quasar_lab.evaluation.outliers import ORDERS
 from quasar_lab.figures import Activations, capture, channel, error_by_alpha, outliers, surfaces
-from quasar_lab.models.checkpoint import PARTS, projection_of
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.model_config import PARTS, projection_of
 from quasar_lab.quantization.product_error import GRIDS
 from quasar_lab.speculative.generation import Prompt
 from quasar_lab.support.errors import InputError, QuasarError

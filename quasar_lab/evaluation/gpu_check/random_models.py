@@ -21,9 +21,9 @@ from quasar_kernels.op_timing import Bench
 from quasar_kernels.reference import rotate
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.models.linear import Bf16Linear, Int8Linear, Layer
+from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.rotation import rotation_matrix
 

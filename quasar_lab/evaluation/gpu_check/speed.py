@@ -25,8 +25,8 @@ from quasar_kernels.op_timing import Bench, product_calls
 
 from quasar_lab.evaluation.gpu_check.random_models import rotation
 from quasar_lab.evaluation.gpu_check.results import OpTime, PassTime, ProductTime
-from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.support.machine import percentiles, wait_for_device
 
 Key = TypeVar("Key")
