@@ -11,6 +11,7 @@ import typer
 
 from quasar_lab.cli.common import (
     INTERRUPTED,
+    AsJson,
     Backend,
     Device,
     Gamma,
