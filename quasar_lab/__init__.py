@@ -64,6 +64,8 @@ _MODULES = {
 """Public name → where it lives in the package."""
 
 _RENAMED: dict[str, dict[str, str]] = {
+    "audit_cost": {"measure": "measure_audit_cost"},
+    "decode_benchmark": {"answer": "answer_question"},
     "rehearsal": {"Answer": "PlainAnswer", "Rehearsed": "SimulatedRound"},
 }
 """Of public modules: names of the version before → present names. Both work."""
