@@ -66,7 +66,10 @@ _MODULES = {
 _RENAMED: dict[str, dict[str, str]] = {
     "audit_cost": {"measure": "measure_audit_cost"},
     "decode_benchmark": {"answer": "answer_question"},
+    "fidelity": {"own_text": "on_own_answers"},
+    "frontier": {"measure": "measure_recipes", "own_text": "tokens_of_questions"},
     "rehearsal": {"Answer": "PlainAnswer", "Rehearsed": "SimulatedRound"},
+    "reports": {"Result": "KeyNumber"},
 }
 """Of public modules: names of the version before → present names. Both work."""
 

@@ -1,7 +1,8 @@
 """The engine with the kernels of `quasar_kernels.triton`, run in Python by Triton's interpreter on CPU tensors.
 
 A script, run by `test_gpu_check.py` with `TRITON_INTERPRET=1`. It shows that the calls fit the kernels: signatures,
-dtypes, buffers, lengths on the device. Graphs are called anew at each replay: a tape cannot look into kernels.
+dtypes, buffers, lengths on the device. A replay calls the work again, because the
+simulated device cannot record what happens inside a kernel.
 """
 
 import tempfile
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import torch
 from quasar_kernels import triton
-from quasar_kernels.stand_in import StandIn
+from quasar_kernels.simulated_device import SimulatedDevice
 from tiny_models import write_checkpoint
 from tiny_quantized import smoothed
 from toys import FixedDrafter
@@ -21,7 +22,7 @@ import quasar_lab as ql
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-class Runtime(StandIn):
+class Runtime(SimulatedDevice):
     def capture(self, work):
         return work
 

@@ -2,20 +2,26 @@
 
 import json
 
+import torch
 from safetensors.torch import save_file
 
 from quasar_lab.quantization import folding, saved_model
 from quasar_lab.quantization.calibration import collect
-from quasar_lab.quantization.recipes import Recipe, candidates
+from quasar_lab.quantization.recipes.rotated import Rotated
+from quasar_lab.quantization.recipes.shifted import Shifted
+from quasar_lab.quantization.recipes.smoothquant import SmoothQuant
 
+SEQUENCES = [torch.randint(0, 94, (40,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(3)]
+"""Calibration text for models of 94 words and more."""
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-RECIPES = [Recipe("x", "smoothquant", 0.7), Recipe("x", "shifted", 0.7), Recipe("x", "rotated")]
+RECIPES = [SmoothQuant(0.7), Shifted(0.7), Rotated()]
 
 
 def smoothed(model, folder, recipe=RECIPES[0]):
     """W8A8 of a model without a tokenizer: calibrated on ids."""
-    found = {key: first for key, (first,) in candidates(model.checkpoint, collect(model, [PROMPT * 5]), recipe).items()}
-    return _saved(model, folder, found, "w8a8")
+    proposed = recipe.proposals(model.checkpoint, collect(model, [PROMPT * 5]))
+    maps = {key: first for key, (first,) in proposed.items()}
+    return _saved(model, folder, maps, "w8a8")
 
 
 def plain(model, folder):

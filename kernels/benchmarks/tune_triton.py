@@ -1,23 +1,34 @@
-"""Measures tiles for the Triton kernels on the GPU of this machine and writes them for review.
+"""Measures tiles for the Triton kernels on the GPU of this machine, and writes them to a file for review.
 
     python kernels/benchmarks/tune_triton.py --shapes Qwen3-8B --shapes SmolLM2-135M --seconds 240
 
-writes `kernels/quasar_kernels/triton/tiles/<device>.json`: one entry per product and head size of those models, in that
-order, with what it took, beside the device, versions and date. Read the file, run the tests, commit it. It runs from
-the checkout as it is, with what the core needs. What a step spends most of its time in comes first, since a limit cuts
-the rest.
+writes `kernels/quasar_kernels/triton/tiles/<device>.json`. It has one entry per product and head size of these models,
+in the order in which they were given, with the time that the entry took, and with the device, the versions and the
+date. Read the file, run the tests, and commit it. It runs from a checkout as it is, with torch and triton.
 
-How. From the conservative tile, one number at a time takes its neighbours for as long as that is faster (coordinate
-descent: some twenty candidates a shape instead of hundreds, and each has to be compiled). A product begins from the
-faster of two, that tile and one that does not split K, for no single number leads from one to the other. A candidate
-must give the result of the conservative tile first, bit for bit where INT32 decides, else within a relative distance of
-CLOSE. It is timed as it will run: in a CUDA graph, over so many copies of the weight that the L2 cache holds none of
-them, at width 5 of the sixteen rows that every narrow width has; the taller tile of wide passes at 64 rows; attention
-over a short and a long context in turn, in a cache with room for more. For the BF16 product the vendor's at sixteen
-rows is timed too, and taken where it is faster (`engine`).
+## Idea
 
-What is lost: a minimum between two neighbours that are both slower is not found. Sixteen rows and blocks of 64 cached
-positions are not searched: results of every width, and of files already written, hang on them.
+A tile is a few numbers: block sizes, parts of a split sum, warps, stages. Coordinate descent finds a fast one: it
+starts at a tile that works, and each number in turn takes its neighbouring choices for as long as that is faster. This
+tries some twenty tiles a shape instead of hundreds, and every tile that is tried has to be compiled.
+
+## Choice
+
+- The start is the conservative tile. A product starts from the faster of two, that tile and one that does not split K,
+  because no change of a single number leads from one to the other.
+- A tile must first give the result of the conservative tile: bit for bit where INT32 decides, else within a relative
+  distance of CLOSE.
+- A tile is timed as it will be used, in a CUDA graph, over so many copies of the weight that the L2 cache holds none of
+  them (`quasar_kernels.op_timing`). A narrow pass has sixteen rows at every width, so it is timed at width 5. The
+  taller tile of wide passes is timed at 64 rows. Attention is timed over a short and a long context in turn, in a cache
+  with room for more.
+- The vendor's BF16 product is timed too, at sixteen rows, and taken where it is faster (`engine`).
+- What a step spends most of its time in is measured first, because the time limit cuts off the rest.
+
+## What is lost
+
+A minimum between two neighbours that are both slower is not found. Sixteen rows and blocks of 64 cached positions are
+not searched, because the results of every width, and of files that were written before, depend on them.
 """
 
 import json
@@ -30,24 +41,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(Path(__file__).parent), str(ROOT), str(ROOT / "kernels")]
+KERNELS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(KERNELS))
 
 import torch  # noqa: E402
 import triton  # noqa: E402
-from gpu_check_ops import Agree, equal, near  # noqa: E402
-from gpu_check_speed import Bench, product_calls  # noqa: E402
 from quasar_kernels import triton as ops  # noqa: E402
+from quasar_kernels.agreement import Agree, equal, near  # noqa: E402
+from quasar_kernels.cuda_runtime import CudaRuntime  # noqa: E402
+from quasar_kernels.op_timing import Bench, product_calls  # noqa: E402
 from quasar_kernels.triton import tiles  # noqa: E402
 from quasar_kernels.triton.compiled import SHAPES, Shape  # noqa: E402
 from triton.errors import TritonError  # noqa: E402
 
-from quasar_lab.models.cuda_graphs import CudaRuntime  # noqa: E402
-
 WIDTH, WIDE_WIDTH = 5, 64
+"""Rows of a narrow product and of a wide one."""
 CONTEXTS, CAPACITY = (1024, 8192), 16384
+"""Tokens that attention reads, and rows of the KV cache that they lie in."""
 CLOSE = 8e-3
+"""The relative distance at which two results of BF16 products or of attention count as the same."""
 REPLAYS = 30
+"""Samples per tile; their median counts."""
 CHOICES: dict[str, dict[str, list[int]]] = {
     "linear_w8a8": {
         "block_n": [16, 32, 64, 128],
@@ -83,15 +97,17 @@ UNSPLIT: dict[str, dict[str, int]] = {
     "linear_w8a8": {"block_n": 32, "block_k": 256, "split_k": 1, "warps": 4, "stages": 5},
     "linear_bf16": {"block_n": 32, "block_k": 128, "split_k": 1, "warps": 4, "stages": 5},
 }
-"""Where a product begins too."""
+"""The second start of a product: no split of K."""
 Tile = dict[str, Any]
 Measure = Callable[[Tile], float | None]
 """Microseconds of a call with a tile; None where it does not fit the GPU or gives another result."""
 
 
 def descend(starts: Sequence[Tile], choices: dict[str, list[int]], measure: Measure) -> tuple[Tile, float]:
-    """The fastest tile found from the fastest of `starts` by changing one number at a time to a neighbour among its
-    choices, and its microseconds. Raises RuntimeError where none of `starts` can be measured."""
+    """The fastest tile that coordinate descent finds from the fastest of `starts`, and its microseconds.
+
+    choices: per number of a tile, its values in order. Raises RuntimeError where none of `starts` can be measured.
+    """
     timed = [(took, start) for start in starts if (took := measure(start)) is not None]
     if not timed:
         raise RuntimeError(f"none of {list(starts)} runs here")
@@ -128,8 +144,10 @@ def conservative(op: str, **wanted: int) -> Tile:
 
 
 def measured(bench: Bench, op: str, calls: Sequence[Callable[[], torch.Tensor]], start: Tile, agree: Agree) -> Measure:
-    """`Measure` for calls of `op` on different operands; what the first two give with `start` is what they must give
-    with others."""
+    """`Measure` for calls of `op` on different operands.
+
+    The first two calls must give with every tile what they give with `start`.
+    """
 
     def results() -> list[torch.Tensor]:
         return [call().clone() for call in calls[:2]]
@@ -186,7 +204,7 @@ def tune_attention(bench: Bench, shape: Shape) -> Tile:
 
 
 def jobs(bench: Bench, shape: Shape) -> list[tuple[str, Callable[[], Tile]]]:
-    """(op, its tuning) for everything that a pass of the model launches, what a step spends most time in first."""
+    """(op, its tuning) for everything that a pass of the model launches. What takes most of a step comes first."""
     qkv, mixed = (shape.heads + 2 * shape.groups) * shape.size, shape.heads * shape.size
     gate_up, down = (2 * shape.inner, shape.hidden), (shape.hidden, shape.inner)
     layer = [gate_up, down, (qkv, shape.hidden), (shape.hidden, mixed)]
@@ -203,13 +221,27 @@ def jobs(bench: Bench, shape: Shape) -> list[tuple[str, Callable[[], Tile]]]:
     ]
 
 
-def write(entries: dict[str, list[Tile]], about: dict[str, Any], path: Path) -> None:
-    """One line an entry, so that a change can be reviewed."""
-    parts = [f'  "about": {json.dumps(about)}']
+def write(entries: dict[str, list[Tile]], facts: dict[str, Any], path: Path) -> None:
+    """Writes one line per entry, so that a change can be reviewed. facts: those of `about`."""
+    parts = [f'  "about": {json.dumps(facts)}']
     for op, found in entries.items():
         lines = ",\n".join(f"    {json.dumps(entry)}" for entry in found)
         parts.append(f'  "{op}": [\n{lines}\n  ]')
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+def about(device: str) -> dict[str, Any]:
+    """What a file of tiles says about how they were measured."""
+    return {
+        "device": device,
+        "measured": True,
+        "date": time.strftime("%Y-%m-%d"),
+        "width": WIDTH,
+        "wide_width": WIDE_WIDTH,
+        "context": list(CONTEXTS),
+        "capacity": CAPACITY,
+        "versions": {"torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda},
+    }
 
 
 def main() -> None:
@@ -225,16 +257,6 @@ def main() -> None:
     if reason is not None:
         parser.exit(2, f"tiles are measured on a GPU: {reason}\n")
     device = torch.cuda.get_device_name()
-    about = {
-        "device": device,
-        "measured": True,
-        "date": time.strftime("%Y-%m-%d"),
-        "width": WIDTH,
-        "wide_width": WIDE_WIDTH,
-        "context": list(CONTEXTS),
-        "capacity": CAPACITY,
-        "versions": {"torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda},
-    }
     path = arguments.out / f"{tiles.device_slug(device)}.json"
     bench = Bench(ops, "cuda", CudaRuntime(), seed=0)
     entries: dict[str, list[Tile]] = {}
@@ -251,7 +273,7 @@ def main() -> None:
                 continue
             entries.setdefault(op, []).append(entry)
             print(f"{name} {op}: {entry}", flush=True)
-            write(entries, about, path)  # after each, so that a cut costs nothing
+            write(entries, about(device), path)  # after each, so that a cut costs nothing
     print(f"written: {path}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quasar_lab.cli.common import (
+    INTERRUPTED,
     Backend,
     Device,
     Gamma,
@@ -34,9 +35,6 @@ from quasar_lab.support.errors import InputError
 if TYPE_CHECKING:
     from quasar_lab.evaluation.decode_speed import DecodeResult
     from quasar_lab.evaluation.questions import Question
-
-INTERRUPTED = 130
-"""The exit status of a command that Ctrl-C ended, as shells have it."""
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure: verify passes, linears, whole answers.")
 

@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -15,6 +15,9 @@ from quasar_lab.support.errors import InputError
 from quasar_lab.support.storage import why_unreadable
 
 T = TypeVar("T")
+
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C ended, as shells have it."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
@@ -47,7 +50,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def print_table(rows: Sequence[dict[str, Any]], columns: dict[str, str] | None = None) -> None:
+def print_table(rows: Sequence[Mapping[str, Any]], columns: dict[str, str] | None = None) -> None:
     """Rows as an aligned table; columns: key → heading (default: every key as it is)."""
     from rich.console import Console
     from rich.table import Table
@@ -73,7 +76,7 @@ def cell(value: Any) -> Any:
     return Text(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
-def print_pairs(document: dict[str, Any]) -> None:
+def print_pairs(document: Mapping[str, Any]) -> None:
     print_table([{"what": key, "value": value} for key, value in document.items()], {"what": "", "value": ""})
 
 

@@ -1,8 +1,18 @@
-"""The inputs of every linear for one text: what the outlier figures look at.
+"""The inputs of every linear for one text, which the outlier figures look at.
 
-`capture` runs the BF16 model once with taps and keeps each linear's input whole, so that a reader can look at any layer
-without running the model again. A hundred tokens cost some 40 MB on the embedded model; calibration, which must see
-much more text, keeps running maxima only (`quasar_lab.quantization.calibration`).
+## Idea
+
+`capture` runs the BF16 model once over a text, with taps, and keeps the input of each linear. A reader can then look at
+any layer without running the model again.
+
+## Choice
+
+Inputs are kept whole, because a figure shows single tokens. A hundred tokens cost some 40 MB on the embedded model.
+Calibration must see much more text and keeps only running maxima (`quasar_lab.quantization.calibration`).
+
+## What is lost
+
+Tokens after the first 256 are not looked at.
 """
 
 from dataclasses import dataclass
@@ -10,12 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import Key
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.model_config import Key
 from quasar_lab.speculative.generation import Prompt, encode_prompt
 from quasar_lab.support.errors import InputError
 
 MAX_TOKENS = 256
+"""Longest text that `capture` keeps."""
 
 DEFAULT_TEXT = (
     "A bakery sells rye bread for 4 euros and rolls for 60 cents. On Saturday, Nadia bought two loaves and ten rolls "
@@ -26,12 +37,16 @@ DEFAULT_TEXT = (
 
 @dataclass(frozen=True)
 class Activations:
-    """inputs: per (layer, projection) the linear's input, f32 [tokens, channels], before any smoothing. pieces: the
-    text of each token."""
+    """The inputs of every linear of a model for one text."""
 
     identity: dict[str, str]
+    """The model, device and backend that the inputs come from."""
+
     pieces: list[str]
+    """The text of each token."""
+
     inputs: dict[Key, Tensor]
+    """The input of the linear of each (layer, projection), f32 [tokens, channels], before any smoothing."""
 
     def at(self, layer: int, projection: str) -> Tensor:
         """The input of one linear, f32 [M, K]. Raises InputError on a layer the model does not have."""
@@ -42,10 +57,11 @@ class Activations:
 
 
 def capture(model: Decoder, text: Prompt | Activations | None = None) -> Activations:
-    """Runs `model` (the BF16 one) over a prompt, put through its chat template where there is one, at most 256 tokens.
+    """The inputs of all linears of `model`, which must be the BF16 model, for a prompt of at most 256 tokens.
 
-    Activations captured before are returned as they are. Raises InputError on an empty text, or on a quantized model:
-    its inputs are already smoothed.
+    The prompt goes through the model's chat template where there is one. Activations that were captured before are
+    returned as they are. Raises InputError on an empty text, and on a quantized model, whose inputs are already
+    smoothed.
     """
     if isinstance(text, Activations):
         return text

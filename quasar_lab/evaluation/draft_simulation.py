@@ -26,6 +26,9 @@ from quasar_lab.support.errors import InputError
 from quasar_lab.support.progress import track
 from quasar_lab.support.result import Result
 
+ALL = "all"
+"""The category of the row that counts every answer."""
+
 
 @dataclass(frozen=True)
 class PlainAnswer:
@@ -119,7 +122,7 @@ def table(
     by_category: dict[str, list[PlainAnswer]] = {}
     for item in sorted(answered, key=lambda item: item.category):
         by_category.setdefault(item.category, []).append(item)
-    groups = [*by_category.items(), ("all", list(answered))]
+    groups = [*by_category.items(), (ALL, list(answered))]
     return [_row(category, items, drafter, gamma) for category, items in groups]
 
 
@@ -137,4 +140,28 @@ def _row(category: str, items: Sequence[PlainAnswer], drafter: str, gamma: int) 
         accepted=accepted,
         mean_acceptance_length=emitted / len(every) if every else None,
         draft_acceptance_rate=accepted / drafted if drafted else None,
+    )
+
+
+@dataclass(frozen=True)
+class SettingsSweep(Result):
+    """The rows of `table` for many settings of the n-gram drafter."""
+
+    by_gamma: dict[int, list[CategoryAcceptance]]
+    """γ → rows, with one longest lookup."""
+    by_lookup: dict[int, list[CategoryAcceptance]]
+    """Longest lookup → rows, with one γ."""
+
+
+def sweep(
+    answered: Sequence[PlainAnswer],
+    gammas: Sequence[int],
+    lookups: Sequence[int],
+    longest: int = 3,
+    gamma: int = GenerationConfig.gamma,
+) -> SettingsSweep:
+    """Every γ of `gammas` with lookups of at most `longest`, and every lookup length of `lookups` with `gamma`."""
+    return SettingsSweep(
+        by_gamma={value: table(answered, f"ngram:{longest}", value) for value in gammas},
+        by_lookup={value: table(answered, f"ngram:{value}", gamma) for value in lookups},
     )

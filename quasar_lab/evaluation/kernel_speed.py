@@ -25,7 +25,7 @@ import torch
 from quasar_kernels import Transform, cpu, rotation_sides
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
+from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.support.errors import BackendError
 from quasar_lab.support.machine import Stamp, last_level_cache, percentiles, stamp
 from quasar_lab.support.result import Result, flat, left_out

@@ -84,6 +84,14 @@ class StepResult(Result):
     command: str | None = left_out()
     """The command line that measured it."""
 
+    def row(self, verifier: str, width: int) -> StepRow:
+        """The time of a pass of `width` of a verifier. Raises InputError where it was not timed."""
+        for row in self.steps:
+            if (row.verifier, row.width) == (verifier, width):
+                return row
+        known = ", ".join(f"{row.verifier}/{row.width}" for row in self.steps)
+        raise InputError(f"{verifier}/{width} was not timed; accepted: {known}")
+
     def by_verifier(self) -> dict[str, list[StepRow]]:
         """Verifier → its rows by width, verifiers in the order they were given."""
         rows: dict[str, list[StepRow]] = {}

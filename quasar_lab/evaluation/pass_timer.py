@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from quasar_kernels.cuda_runtime import CudaRuntime
 
-from quasar_lab.models.cuda_graphs import CudaRuntime
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.support.machine import percentiles, wait_for_device
 from quasar_lab.support.result import Result

@@ -1,8 +1,8 @@
-"""Questions to measure on: JSON lines in the Spec-Bench form, read strictly.
+"""Questions to measure on: JSON lines in the format of Spec-Bench, read strictly.
 
-One object a line: ``question_id``, ``category``, ``turns`` (one or more user messages, answered in order) and, where
-there is a right answer, ``reference``. A file with one bad line is refused with its number, before any model loads: a
-benchmark that skips lines measures something else than it says.
+Each line is an object with ``question_id``, ``category``, ``turns`` (one or more user messages, which are answered in
+order) and, where there is a right answer, ``reference``. A file with one bad line is refused before any model loads,
+and the error names the line. A benchmark that left out bad lines would measure something else than it says.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,19 @@ from quasar_lab.support.storage import packaged_folder
 
 @dataclass(frozen=True)
 class Question:
-    """turns: the user's messages. reference: right answers, possibly none."""
+    """One question, which may have more than one turn."""
 
     id: str
     category: str
+    """The kind of text it asks for: math, code, chat …"""
     turns: tuple[str, ...]
+    """The messages of the user, in order."""
     reference: tuple[str, ...] = ()
+    """Right answers. Empty where there is none."""
 
 
 def read_questions(path: Path) -> list[Question]:
-    """All questions of a file. Raises InputError, naming the line, on anything that is not of the form."""
+    """All questions of a file. Raises InputError, naming the line, on anything that is not in the format."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -42,7 +45,8 @@ def _question(line: str, where: str) -> Question:
         raise InputError(f"{where} is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise InputError(f'{where} is no object; accepted: {{"question_id", "category", "turns", "reference"}}')
-    turns, reference = raw.get("turns"), raw.get("reference", [])
+    turns = raw.get("turns")
+    reference = raw.get("reference", [])
     if not _texts(turns) or not turns:
         raise InputError(f'{where} has no usable "turns"; accepted: a list of one or more non-empty texts')
     if not isinstance(raw.get("category"), str) or not isinstance(raw.get("question_id"), int | str):
@@ -57,7 +61,7 @@ def _texts(values: object) -> bool:
 
 
 def ours(per_category: int | None = None) -> list[Question]:
-    """The questions that come with the project, all or at most `per_category` of each kind."""
+    """The questions that come with the project: all, or at most `per_category` of each category."""
     files = sorted(packaged_folder("data/prompts").glob("*.jsonl"))
     return select([question for path in files for question in read_questions(path)], per_category)
 

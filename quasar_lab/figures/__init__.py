@@ -31,13 +31,13 @@ Every figure is stamped with the model, recipe, device and backend it came from.
 """
 
 from quasar_lab.evaluation.activations import Activations, capture
+from quasar_lab.evaluation.linear_view import exactness
 from quasar_lab.figures.acceptance import acceptance
 from quasar_lab.figures.audit_cost import audit_cost
 from quasar_lab.figures.decode import predicted_speedup, speedup, speedup_factors
 from quasar_lab.figures.drafters import tau_by_settings, tau_by_text
 from quasar_lab.figures.fidelity import divergence, flip_margins
 from quasar_lab.figures.frontier import frontier
-from quasar_lab.figures.linear import exactness
 from quasar_lab.figures.lossless import lossless
 from quasar_lab.figures.outliers import channel, error_by_alpha, model_map, outliers
 from quasar_lab.figures.roofline import roofline

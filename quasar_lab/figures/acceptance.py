@@ -1,8 +1,10 @@
 """How many drafts are kept: per round, and by position in the draft.
 
-Meanings are the trace's own (`trace.acceptance`): survival counts, among the rounds that drafted at least i tokens,
-those that kept the i-th. Short drafts leave the sample as i grows, so the curve may rise. In an audited run both are
-about what the fast verifier kept; τ counts the tokens that audits have left.
+## Idea
+
+Words mean what they mean in the trace (`trace.acceptance`). Survival at position i is a share of the rounds that
+drafted at least i tokens: those that kept the i-th. Rounds with short drafts leave the sample as i grows, so the curve
+may rise. In an audited run both panels show what the fast verifier kept, and τ counts the tokens that audits have left.
 """
 
 from collections.abc import Sequence
@@ -10,30 +12,37 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from quasar_lab.figures.style import BLUE, GREEN, GREY, escape, framed
+from quasar_lab.evaluation.origin import Origin
+from quasar_lab.figures.style import BLUE, GREEN, GREY, escape, framed, origin_line
+from quasar_lab.speculative import trace as traces
 from quasar_lab.speculative.trace import Trace
-from quasar_lab.speculative.trace import acceptance as measure
 
 
 def acceptance(trace: Trace) -> go.Figure:
     """Left: rounds by number of accepted drafts, empty drafts apart. Right, where something was drafted: survival by
     draft position."""
-    header, rounds = trace.header, trace.rounds
-    gamma = header["gamma"]
-    numbers = measure(rounds, gamma)
-    empty = sum(not record.draft_ids for record in rounds)
-    histogram = list(numbers["acceptance_histogram"])
-    histogram[0] -= empty
-    places = list(range(gamma + 1))
-    rate = numbers["draft_acceptance_rate"]
+    rates = traces.acceptance(trace.rounds, trace.gamma)
+    rate = rates.draft_acceptance_rate
     titles = ("rounds by drafts kept", "survival by position") if rate is not None else ("rounds by drafts kept",)
     figure = make_subplots(rows=1, cols=len(titles), horizontal_spacing=0.14, subplot_titles=titles)
+    _rounds_by_accepted(figure, trace, rates.acceptance_histogram)
+    if rate is not None:
+        _survival(figure, trace, rates.survival)
+    facts = " · ".join(_facts(trace, rate))
+    line = origin_line(Origin.from_json(trace.header))
+    return framed(figure, "How many drafts are kept", facts, line, height=460, head=26)
+
+
+def _rounds_by_accepted(figure: go.Figure, trace: Trace, histogram: Sequence[int]) -> None:
+    empty = sum(not record.draft_ids for record in trace.rounds)
+    nothing = [empty] + [0] * (len(histogram) - 1)
+    something = [histogram[0] - empty, *histogram[1:]]
     for name, heights, colour in (
-        ("something was drafted", histogram, GREEN),
-        ("nothing was drafted", [empty] + [0] * gamma, GREY),
+        ("something was drafted", something, GREEN),
+        ("nothing was drafted", nothing, GREY),
     ):
         figure.add_bar(
-            x=places,
+            x=list(range(len(histogram))),
             y=heights,
             name=name,
             marker={"color": colour},
@@ -41,27 +50,13 @@ def acceptance(trace: Trace) -> go.Figure:
             row=1,
             col=1,
         )
-    if rate is not None:
-        _survival(figure, trace, numbers["survival"])
     figure.update_layout(barmode="stack", bargap=0.3)
     figure.update_xaxes(title_text="drafts kept", dtick=1, row=1, col=1)
     figure.update_yaxes(title_text="rounds", rangemode="tozero", row=1, col=1)
-    emitted = len(trace.token_ids) - (trace.prefill is not None)
-    facts = [
-        f"τ = {emitted / len(rounds):.2f} tokens per round" if rounds else "no rounds",
-        "nothing was drafted" if rate is None else f"{rate:.0%} of drafts accepted",
-        f"{len(rounds)} rounds",
-        f"drafter {escape(header['drafter'])}, γ = {gamma}",
-    ]
-    if trace.audited:
-        refusing = sum(audit.accepted < audit.length for audit in trace.audits)
-        facts.insert(3, f"{refusing} of {len(trace.audits)} audits took tokens back")
-    return framed(figure, "How many drafts are kept", " · ".join(facts), header, height=460, head=26)
 
 
 def _survival(figure: go.Figure, trace: Trace, survival: Sequence[float | None]) -> None:
-    gamma = trace.header["gamma"]
-    places = list(range(1, gamma + 1))
+    places = list(range(1, len(survival) + 1))
     reached = [sum(len(record.draft_ids) >= place for record in trace.rounds) for place in places]
     figure.add_scatter(
         x=places,
@@ -77,5 +72,19 @@ def _survival(figure: go.Figure, trace: Trace, survival: Sequence[float | None])
         row=1,
         col=2,
     )
-    figure.update_xaxes(title_text="draft position", dtick=1, range=[0.5, gamma + 0.5], row=1, col=2)
+    figure.update_xaxes(title_text="draft position", dtick=1, range=[0.5, len(survival) + 0.5], row=1, col=2)
     figure.update_yaxes(range=[0, 1.15], tickformat=".0%", dtick=0.25, row=1, col=2)
+
+
+def _facts(trace: Trace, rate: float | None) -> list[str]:
+    """What the subtitle says. rate: draft acceptance rate."""
+    facts = [
+        "no rounds" if trace.tau is None else f"τ = {trace.tau:.2f} tokens per round",
+        "nothing was drafted" if rate is None else f"{rate:.0%} of drafts accepted",
+        f"{len(trace.rounds)} rounds",
+        f"drafter {escape(trace.drafter)}, γ = {trace.gamma}",
+    ]
+    if trace.audited:
+        refusing = sum(audit.refused for audit in trace.audits)
+        facts.insert(3, f"{refusing} of {len(trace.audits)} audits took tokens back")
+    return facts

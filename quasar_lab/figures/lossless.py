@@ -1,35 +1,44 @@
-"""Lossless for whom? Greedy runs of one prompt, as rows of tokens, with the first difference marked.
+"""Lossless with respect to which verifier? Greedy runs of one prompt, as rows of tokens, first difference marked.
 
-All runs are held against the first. Up to a run's first difference its tokens stand in the same columns for the same
-reason; behind it the two texts go their own ways, so nothing there is compared, and it is greyed. An audited run also
-shows where an audit took tokens back (⟲): the places where it would have left BF16's text.
+## Idea
 
-The page is plain HTML, no script. Token text is untrusted and escaped; whitespace is made visible.
+All runs are compared with the first. Up to the first difference of a run its tokens stand in the same columns as those
+of the first run. Behind it the two texts are different texts, so nothing there is compared, and the tokens are grey. An
+audited run also shows where an audit took tokens back (⟲). At those places it would have left BF16's text.
+
+## Choice
+
+The page is plain HTML without scripts. Token text is untrusted, so it is escaped. Whitespace is made visible.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from quasar_lab.evaluation.fidelity import difference, emitted
+from quasar_lab.evaluation.origin import Origin
+from quasar_lab.evaluation.text_difference import Difference, difference, emitted, taken_back
 from quasar_lab.figures.strip import StripHTML, asset
-from quasar_lab.figures.style import stamp, visible
+from quasar_lab.figures.style import origin_line, visible
 from quasar_lab.speculative.token_states import TokenState
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.support.errors import InputError
 
+MARK = TokenState.RETRACTED.glyph
+"""Where an audit took tokens back."""
+
 BLOCK = 6
-"""Tokens to a block; blocks stand side by side where there is room."""
+"""Tokens to a block. Blocks stand side by side where there is room."""
 
 
 def lossless(traces: Sequence[Trace]) -> StripHTML:
-    """Rows of tokens of greedy runs on one prompt, held against the first run.
+    """Rows of tokens of greedy runs on one prompt, compared with the first run.
 
     Raises InputError on fewer than two runs, and on sampled ones or different prompts.
     """
     if len(traces) < 2:
-        raise InputError(f"there are {len(traces)} runs; accepted: two or more, the first to hold the others against")
+        raise InputError(f"there are {len(traces)} runs; accepted: two or more, the first to compare the others with")
     first, *others = traces
-    rows = [_Row(first, None), *(_Row(trace, first) for trace in others)]
+    rows = [_first_row(first), *(_row(trace, first) for trace in others)]
     length = max(len(row.pieces) for row in rows)
     blocks = "".join(_block(rows, start, min(start + BLOCK, length)) for start in range(0, length, BLOCK))
     told = "".join(f"<li><b>{escape(row.name)}</b> {row.fact}</li>" for row in rows)
@@ -37,54 +46,84 @@ def lossless(traces: Sequence[Trace]) -> StripHTML:
     fragment = (
         f'<div class="quasar-lossless"><style>{asset("lossless.css")}</style><h4>{title}</h4><ul>{told}</ul>'
         f'<div class="ll-blocks">{blocks}</div>{_legend(rows)}'
-        f'<p class="ll-stamp">{stamp({**first.header, "recipe": None})}</p></div>'
+        f'<p class="ll-stamp">{origin_line(Origin.from_json(first.header), recipe="")}</p></div>'
     )
     return StripHTML(fragment, title)
 
 
+@dataclass(frozen=True)
 class _Row:
-    """A run as its row: pieces, where it leaves the reference, where audits took something back, what is said of it."""
+    """One run."""
 
-    def __init__(self, trace: Trace, reference: Trace | None):
-        ids = trace.token_ids
-        self.name = f"{trace.verifier} {'alone' if trace.drafter == 'none' else f'· {trace.drafter}'}"
-        self.pieces = [piece for _, piece, _ in emitted(trace)]
-        self.reference = reference is None
-        found = None if reference is None else difference(reference, trace)
-        self.leaves = None if found is None else found.position
-        prompt = len(trace.prompt_ids)
-        self.corrected = {
-            audit.position + audit.accepted - prompt: audit.length - audit.accepted
-            for audit in trace.audits
-            if audit.refused
-        }
-        if reference is None:
-            self.fact = f"{len(ids)} tokens, which the others are held against"
-        elif found is not None:
-            mine, theirs = (escape(visible(piece)) for piece in (found.got_piece, found.expected_piece))
-            self.fact = (
-                f"first difference at token {found.position}: <code>{mine}</code> for <code>{theirs}</code>, "
-                f"which led by a margin of {found.margin:.2g}"
-            )
-        elif ids == reference.token_ids:
-            self.fact = f"the same, all {len(ids)} tokens"
-        else:
-            self.fact = f"the same for {min(len(ids), len(reference.token_ids))} tokens, where one ends"
-        if trace.audited:
-            took_back = f"{len(self.corrected)} took tokens back {TokenState.RETRACTED.glyph}"
-            self.fact += f"; {len(trace.audits)} audits, {took_back if self.corrected else 'all passed'}"
+    name: str
+    pieces: Sequence[str]
+    fact: str
+    """What is said of the run above the rows, as HTML."""
+    taken: Mapping[int, int]
+    """Position → tokens that an audit took back there."""
+    is_first: bool = False
+    """Whether the others are compared with it."""
+    leaves: int | None = None
+    """Position where it leaves the first run."""
 
     def cell(self, place: int) -> str:
+        """The table cell of the token at this position."""
         if place >= len(self.pieces):
             return '<td class="ll-none"></td>'
-        kind = "" if self.reference else "ll-same"
+        kind = "" if self.is_first else "ll-same"
         if self.leaves is not None and place >= self.leaves:
             kind = "ll-first" if place == self.leaves else "ll-behind"
-        taken = self.corrected.get(place)
-        mark = "" if taken is None else f"{TokenState.RETRACTED.glyph} "
+        taken = self.taken.get(place)
+        mark = "" if taken is None else f"{MARK} "
         note = "" if taken is None else f": an audit took back {taken} tokens here"
         piece = escape(visible(self.pieces[place]))
         return f'<td class="{kind}" title="{piece}, token {place}{note}">{mark}{piece}</td>'
+
+
+def _first_row(trace: Trace) -> _Row:
+    """The run that the others are compared with."""
+    fact = f"{len(trace.token_ids)} tokens, which the others are compared with"
+    return _Row(_name(trace), _pieces(trace), fact + _audits(trace), taken_back(trace), is_first=True)
+
+
+def _row(trace: Trace, first: Trace) -> _Row:
+    found = difference(first, trace)
+    fact = _equality(trace, first) if found is None else _departure(found)
+    leaves = None if found is None else found.position
+    return _Row(_name(trace), _pieces(trace), fact + _audits(trace), taken_back(trace), leaves=leaves)
+
+
+def _name(trace: Trace) -> str:
+    return f"{trace.verifier} {'alone' if trace.drafter == 'none' else f'· {trace.drafter}'}"
+
+
+def _pieces(trace: Trace) -> list[str]:
+    return [piece for _, piece, _ in emitted(trace)]
+
+
+def _departure(found: Difference) -> str:
+    """What is said of a run that leaves the first one."""
+    got, expected = (escape(visible(piece)) for piece in (found.got_piece, found.expected_piece))
+    return (
+        f"first difference at token {found.position}: <code>{got}</code> for <code>{expected}</code>, "
+        f"which led by a margin of {found.margin:.2g}"
+    )
+
+
+def _equality(trace: Trace, first: Trace) -> str:
+    """What is said of a run that is the first one, or its beginning, or goes on behind its end."""
+    ours, theirs = trace.token_ids, first.token_ids
+    if ours == theirs:
+        return f"the same, all {len(ours)} tokens"
+    return f"the same for {min(len(ours), len(theirs))} tokens, where one ends"
+
+
+def _audits(trace: Trace) -> str:
+    """What is said of a run's audits; nothing without any."""
+    if not trace.audited:
+        return ""
+    refused = len(taken_back(trace))
+    return f"; {len(trace.audits)} audits, {f'{refused} took tokens back {MARK}' if refused else 'all passed'}"
 
 
 def _block(rows: Sequence[_Row], start: int, stop: int) -> str:
@@ -100,6 +139,6 @@ def _legend(rows: Sequence[_Row]) -> str:
         '<span><i class="ll-behind"></i> behind it: another text, nothing to compare</span>',
     ]
     parts = parts if any(row.leaves is not None for row in rows) else parts[:1]
-    if any(row.corrected for row in rows):
-        parts.append(f"<span>{TokenState.RETRACTED.glyph} an audit took tokens back and wrote this one</span>")
+    if any(row.taken for row in rows):
+        parts.append(f"<span>{MARK} an audit took tokens back and wrote this one</span>")
     return f'<div class="ll-legend">{"".join(parts)}</div>'

@@ -156,7 +156,7 @@ def _slider(figure: go.Figure, result: StepResult) -> None:
 def _state(result: StepResult, width: int) -> Json:
     """What the slider shows at a width: the rings' places, and the readout: a line per verifier, and how many times
     faster the last is than the first."""
-    rows = [row for rows in result.by_verifier().values() for row in rows if row.width == width]
+    rows = [result.row(verifier, width) for verifier in result.by_verifier()]
     first, last = rows[0], rows[-1]
     head = f"γ = {width - 1}, a pass of width {width}"
     if first is not last:

@@ -29,13 +29,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
 
 import torch
+from quasar_kernels.cuda_runtime import Runtime
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.kv_cache import KVCache
+from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.models.passes import Output, Pass
 
 ROWS = 64
@@ -45,62 +45,6 @@ CHUNK = 256
 TOP = 5
 """Likeliest tokens that a pass finds in every row."""
 SMALLEST_ARENA, ARENA_STEP = 1024, 4096
-
-
-class Runtime(Protocol):
-    """What the passes need of a device."""
-
-    def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
-        """i32 on the device, in `out` or new, in the order of its stream; the host does not wait."""
-
-    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
-        """Runs `work` once (its writes must be repeatable), then records its launches; returns what replays them."""
-
-    def mark(self) -> Any:
-        """A point in the device's stream, or None where work is done when a call returns."""
-
-    def seconds(self, first: Any, last: Any) -> float:
-        """Between two marks that the device has passed."""
-
-
-class CudaRuntime:
-    """The current CUDA device. Graphs are captured on a stream of their own and replayed on the caller's."""
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
-        self._pool = torch.cuda.graph_pool_handle()
-        self._first: Callable[[], None] | None = None
-
-    def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
-        # From pinned memory the copy is asynchronous, and torch keeps the block until the copy has happened.
-        pinned = torch.tensor(numbers, dtype=torch.int32, pin_memory=True)
-        return pinned.to("cuda", non_blocking=True) if out is None else out.copy_(pinned, non_blocking=True)
-
-    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
-        if self._first is None:  # a pool of memory whose graphs are all gone may refuse another one, so this one stays
-            self._first = self._captured(partial(torch.zeros, 1, device="cuda"))
-        return self._captured(work)
-
-    def _captured(self, work: Callable[[], object]) -> Callable[[], None]:
-        # Triton compiles and loads a kernel when it first runs, and products grow their scratch, both impossible during
-        # capture: so everything runs once before, on the stream that will capture.
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            work()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: another thread of a notebook may allocate meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            work()
-        return graph.replay
-
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
-        return 1e-3 * first.elapsed_time(last)
 
 
 @dataclass(frozen=True)

@@ -18,26 +18,25 @@ Batches (one sequence at a time), training, and every architecture outside the s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
-from quasar_kernels import Backend, BackendUnavailable, Transform, select
+from quasar_kernels import Backend, BackendUnavailable, select
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import PARTS, Checkpoint, ModelConfig, open_checkpoint
+from quasar_lab.models.checkpoint import Checkpoint, open_checkpoint
 from quasar_lab.models.executors import Executor, choose_executor
-from quasar_lab.models.input_map import InputMap, ValueMap, of_all_layers, value_map
+from quasar_lab.models.input_map import InputMap, ValueMap
 from quasar_lab.models.kv_cache import KVCache
-from quasar_lab.models.linear import Bf16Linear, Layer, Linear, tensor_bytes
+from quasar_lab.models.linear import Bf16Linear, Layer, Linear
+from quasar_lab.models.model_config import PARTS, ModelConfig
 from quasar_lab.models.network import Network
-from quasar_lab.models.passes import Output, Pass, Taps, depths
+from quasar_lab.models.passes import Output, Taps, ask
 from quasar_lab.models.rope import rotary_tables
 from quasar_lab.models.tokenizer import Tokenizer
-from quasar_lab.support.errors import BackendError, InputError
-
-Moved = TypeVar("Moved", Transform, ValueMap)
+from quasar_lab.models.value_basis import ValueBasis
+from quasar_lab.support.errors import BackendError
 
 
 @dataclass(repr=False)
@@ -58,19 +57,12 @@ class Decoder:
     device: str = "cpu"
     mappings: dict[tuple[int, str], InputMap] = field(default_factory=dict, repr=False)
     """What a recipe does to the input of each linear before it is rounded, by (layer, projection); empty for BF16."""
-    value_maps: dict[int, ValueMap] = field(init=False, repr=False)
-    """Layer → the basis of its cached values, where it is not the BF16 model's."""
-    _values: ValueMap | None = field(init=False, repr=False)
+    _basis: ValueBasis = field(init=False, repr=False)
     _network: Network = field(init=False, repr=False)
     _executor: Executor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.value_maps = {
-            layer: placed(value_map(mapping, self.config), self.device)
-            for (layer, projection), mapping in self.mappings.items()
-            if projection == "o_proj"
-        }
-        self._values = of_all_layers(self.value_maps, len(self.layers))
+        self._basis = ValueBasis(self.mappings, self.config, self.device)
         cos, sin = rotary_tables(self.config)
         self._network = Network(
             ops=self.ops,
@@ -130,22 +122,22 @@ class Decoder:
 
     def linears(self) -> list[tuple[int, str, Linear]]:
         """(layer, projection, linear) in the order a pass uses them, the head last."""
-        found: list[tuple[int, str, Linear]] = [
-            (index, name, getattr(layer, name)) for index, layer in enumerate(self.layers) for name in PARTS
-        ]
-        return [*found, (len(self.layers), "lm_head", self.head)]
+        return self._network.linears()
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one step reads: every linear, the head, the norms."""
-        norms = sum(layer.norm_bytes for layer in self.layers) + tensor_bytes(self.norm)
-        return sum(linear.bytes for _, _, linear in self.linears()) + norms
+        return self._network.weight_bytes
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes held in memory: what a step reads, and the embedding table, which counts once where the head is the
-        same tensor."""
-        return self.weight_bytes + (0 if self.head.is_table(self.embedding) else tensor_bytes(self.embedding))
+        """Bytes held in memory: what a step reads, and the embedding table."""
+        return self._network.resident_bytes
+
+    @property
+    def value_maps(self) -> dict[int, ValueMap]:
+        """Layer → the basis of its cached values, where it is not the BF16 model's."""
+        return self._basis.maps
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache of `capacity` rows (default: the whole context)."""
@@ -156,24 +148,8 @@ class Decoder:
         cache.rollback(length)
 
     def adopt(self, cache: KVCache, other: KVCache, start: int, stop: int) -> None:
-        """Rows start…stop − 1 of `other`, a cache of the BF16 model, become rows of `cache`, which then ends at `stop`.
-
-        Keys are the same in every recipe; values are brought into this one's basis. Raises InputError unless `cache`
-        has rows up to `start`, `other` up to `stop`, and the rows fit.
-        """
-        if not 0 <= start <= min(stop, cache.length) or stop > min(other.length, cache.capacity):
-            raise InputError(
-                f"cannot adopt rows {start}…{stop}; accepted: from at most {cache.length}, "
-                f"up to {min(other.length, cache.capacity)}"
-            )
-        cache.k[:, :, start:stop] = other.k[:, :, start:stop]
-        if self._values is not None:
-            cache.v[:, :, start:stop] = self._values(other.v[:, :, start:stop])
-        else:
-            cache.v[:, :, start:stop] = other.v[:, :, start:stop]
-            for layer, to_here in self.value_maps.items():
-                cache.v[layer, :, start:stop] = to_here(other.v[layer, :, start:stop])
-        cache.length = stop
+        """Rows start…stop − 1 of `other`, a cache of the BF16 model, become rows of `cache` (`ValueBasis.adopt`)."""
+        self._basis.adopt(cache, other, start, stop)
 
     def forward(
         self,
@@ -194,31 +170,20 @@ class Decoder:
         layers: the blocks to run, in order (layer-skip); the others' cache rows stay unwritten. Raises InputError on no
         ids, ids outside the vocabulary, or a full cache.
         """
-        count, start = len(ids), cache.length
-        if count == 0:
-            raise InputError("a pass needs at least one token")
-        tokens = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-        if min(tokens) < 0 or max(tokens) >= self.vocab:
-            raise InputError(f"token ids {tokens[:8]} … are outside the vocabulary; accepted: 0…{self.vocab - 1}")
-        cache.require(count)
-        below = range(count) if parents is None else depths(parents)
-        places = [start + depth for depth in below] if positions is None else list(positions)
-        if positions is not None and not all(0 <= place < self.context for place in places):
-            raise InputError(f"positions are {places}; accepted: 0…{self.context - 1}")
-        asked = Pass(
-            ids=tokens,
-            start=start,
-            positions=places,
-            lengths=[start + depth + 1 for depth in below],
+        asked = ask(
+            ids,
+            self.config,
+            start=cache.length,
+            positions=positions,
             parents=parents,
-            layers=range(len(self.layers)) if layers is None else layers,
+            layers=layers,
             last=logits == "last",
             hidden=hidden,
             taps=taps,
-            plain=parents is None and layers is None and taps is None,
         )
+        cache.require(len(asked.ids))
         out = self._executor.run(asked, cache)
-        cache.length = start + count
+        cache.length += len(asked.ids)
         return out
 
     def embed(self, ids: Sequence[int] | Tensor) -> Tensor:
@@ -232,13 +197,6 @@ class Decoder:
             taps(index, "lm_head", self._network.final_norm(x).float().cpu())
             return x
         return self._executor.block(x, index, self.new_cache(x.shape[0]), taps)
-
-
-def placed(parts: Moved, device: str) -> Moved:
-    """A transform or value map with its tensors on the device; on CPUs they are the same ones."""
-    tensors: dict[str, Any] = {part.name: getattr(parts, part.name) for part in fields(parts)}
-    tensors = {name: tensor if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
-    return replace(parts, **tensors)
 
 
 def select_ops(backend: str, device: str) -> Backend:

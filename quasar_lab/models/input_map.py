@@ -1,4 +1,24 @@
-"""What a recipe does to a linear's input before it is rounded, and to the cached values of a layer."""
+"""What a recipe does to a linear's input before it is rounded, and to the cached values of a layer.
+
+## Idea
+
+A recipe may divide, shift and rotate the input x of a linear, and change its weight so that the product stays the same:
+x Wᵀ + b = x' W'ᵀ + b'. `InputMap` is such a change, for one linear. x' has smaller outliers than x, and so rounds with
+less error.
+
+## Choice
+
+All maps have one form, x' = ((x − z) / s) R with W' = (W · s) R and b' = b + W z. Each part may be missing: factors of
+1, no shift, no rotation. R is orthonormal, given by a small dense factor (`quasar_kernels.rotate`).
+
+The map of o_proj's input is folded into the rows of qkv_proj that give the values, so the KV cache of a quantized model
+holds mapped values. `ValueMap` brings the values of the BF16 model into that basis, which an audit needs when it takes
+over rows of another model's cache.
+
+## What is lost
+
+Maps of another form, such as a full matrix per linear, would cost as much as the linear itself.
+"""
 
 from dataclasses import dataclass
 
@@ -6,29 +26,32 @@ import torch
 from quasar_kernels.reference import rotate
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
+from quasar_lab.models.model_config import ModelConfig
 
 
 @dataclass(frozen=True)
 class InputMap:
-    """x → ((x − z) / s) R of a linear's input: factors s f32 [K]; rotation f32 [P, P], the dense factor of R, or None;
-    `group` channels are rotated together, all K where None; shift z f32 [K] or None."""
+    """x → ((x − z) / s) R, for the input x f32 [M, K] of one linear."""
 
     factors: Tensor
+    """s f32 [K]."""
     rotation: Tensor | None = None
+    """The dense factor f32 [P, P] of R; None: nothing is rotated."""
     group: int | None = None
+    """How many channels are rotated together; None: all K."""
     shift: Tensor | None = None
+    """z f32 [K]; None: nothing is shifted."""
 
     def inputs(self, x: Tensor) -> Tensor:
         """Rows x f32 [M, K] in the mapped basis."""
         return self._turn((x if self.shift is None else x - self.shift) / self.factors)
 
     def weight(self, weight: Tensor) -> Tensor:
-        """W f32 [N, K] that undoes the mapping of its inputs: W · s, turned alike."""
+        """W f32 [N, K] for mapped inputs: W · s, rotated like them."""
         return self._turn(weight * self.factors)
 
     def bias(self, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """b + W z f32 [N], which undoes the shift; W f32 [N, K] as it was before the mapping."""
+        """b + W z f32 [N], which undoes the shift; W f32 [N, K] as it was before the map."""
         if self.shift is None:
             return bias
         moved = weight @ self.shift
@@ -49,16 +72,15 @@ class InputMap:
 
 @dataclass(frozen=True)
 class ValueMap:
-    """The basis in which a recipe keeps the values of a layer, or of all layers (`of_all_layers`), in terms of the BF16
-    model's v: ((v − shift) · inv_scale) @ rotation.
-
-    shift (or None) and inv_scale f32 [(layers,) kv_heads, head_dim]; rotation f32 [head_dim, head_dim], [layers, 1,
-    head_dim, head_dim] or None.
-    """
+    """The basis in which a recipe keeps the values of a layer, or of all layers (`of_all_layers`). In terms of the BF16
+    model's v: ((v − shift) · inv_scale) @ rotation."""
 
     inv_scale: Tensor
+    """f32 [(layers,) kv_heads, head_dim]."""
     rotation: Tensor | None
+    """f32 [head_dim, head_dim], or [layers, 1, head_dim, head_dim]; None: nothing is rotated."""
     shift: Tensor | None = None
+    """f32 [(layers,) kv_heads, head_dim]; None: nothing is shifted."""
 
     def __call__(self, v: Tensor) -> Tensor:
         """Values f32 [(layers,) kv_heads, rows, head_dim] of the BF16 model → the same in this basis; the input is not
@@ -67,11 +89,12 @@ class ValueMap:
         return v if self.rotation is None else v @ self.rotation
 
 
-def value_map(mapping: InputMap, config: ModelConfig) -> ValueMap:
-    """What folding o_proj's mapping does to the values. One dense matrix, since it turns every row of an audit."""
-    rotation = None if mapping.rotation is None else rotate(torch.eye(config.head_dim), mapping.rotation)
-    shift = None if mapping.shift is None else value_factors(mapping.shift, config)
-    return ValueMap(1 / value_factors(mapping.factors, config), rotation, shift)
+def value_map(input_map: InputMap, config: ModelConfig) -> ValueMap:
+    """What folding the map of o_proj's input does to the values. The rotation becomes one dense matrix, because an
+    audit turns every row with it."""
+    rotation = None if input_map.rotation is None else rotate(torch.eye(config.head_dim), input_map.rotation)
+    shift = None if input_map.shift is None else value_factors(input_map.shift, config)
+    return ValueMap(1 / value_factors(input_map.factors, config), rotation, shift)
 
 
 def of_all_layers(maps: dict[int, ValueMap], layers: int) -> ValueMap | None:

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from quasar_kernels import Backend
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import ModelConfig
 from quasar_lab.models.kv_cache import KVCache
-from quasar_lab.models.linear import Layer, Linear, Prepared
+from quasar_lab.models.linear import Layer, Linear, Prepared, tensor_bytes
+from quasar_lab.models.model_config import PARTS, ModelConfig
 from quasar_lab.models.passes import Rows, Taps
 
 
@@ -42,6 +42,25 @@ class Network:
     cos: Tensor
     """f32 [context, head_dim / 2], as sin."""
     sin: Tensor
+
+    def linears(self) -> list[tuple[int, str, Linear]]:
+        """(layer, projection, linear) in the order a pass uses them, the head last."""
+        found: list[tuple[int, str, Linear]] = [
+            (index, name, getattr(layer, name)) for index, layer in enumerate(self.layers) for name in PARTS
+        ]
+        return [*found, (len(self.layers), "lm_head", self.head)]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one step reads: every linear, the head, the norms."""
+        norms = sum(layer.norm_bytes for layer in self.layers) + tensor_bytes(self.norm)
+        return sum(linear.bytes for _, _, linear in self.linears()) + norms
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes held in memory: what a step reads, and the embedding table, which counts once where the head is the
+        same tensor."""
+        return self.weight_bytes + (0 if self.head.is_table(self.embedding) else tensor_bytes(self.embedding))
 
     def embed(self, ids: Tensor) -> Tensor:
         """The stream f32 [M, hidden] that enters block 0."""

@@ -19,6 +19,7 @@ from quasar_kernels import Backend
 from torch import Tensor
 
 from quasar_lab.models.linear import Layer
+from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.support.errors import InputError
 
 Taps = Callable[[int, str, Tensor], None]
@@ -78,6 +79,46 @@ def depths(parents: Sequence[int]) -> list[int]:
             raise InputError(f"row {row} has parent {parent}; accepted: an earlier row, or −1")
         found.append(0 if parent < 0 else found[parent] + 1)
     return found
+
+
+def ask(
+    ids: Sequence[int],
+    config: ModelConfig,
+    *,
+    start: int,
+    positions: Sequence[int] | None,
+    parents: Sequence[int] | None,
+    layers: Sequence[int] | None,
+    last: bool,
+    hidden: bool,
+    taps: Taps | None,
+) -> Pass:
+    """The pass that `Decoder.forward` is asked for, behind `start` rows. None stands for the usual: positions that
+    follow the cache (in a tree, the depths), a chain, all layers.
+
+    Raises InputError on no ids, ids outside the vocabulary, or positions outside the context.
+    """
+    if len(ids) == 0:
+        raise InputError("a pass needs at least one token")
+    tokens = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    if min(tokens) < 0 or max(tokens) >= config.vocab:
+        raise InputError(f"token ids {tokens[:8]} … are outside the vocabulary; accepted: 0…{config.vocab - 1}")
+    below = range(len(tokens)) if parents is None else depths(parents)
+    places = [start + depth for depth in below] if positions is None else list(positions)
+    if positions is not None and not all(0 <= place < config.context for place in places):
+        raise InputError(f"positions are {places}; accepted: 0…{config.context - 1}")
+    return Pass(
+        ids=tokens,
+        start=start,
+        positions=places,
+        lengths=[start + depth + 1 for depth in below],
+        parents=parents,
+        layers=range(config.layers) if layers is None else layers,
+        last=last,
+        hidden=hidden,
+        taps=taps,
+        plain=parents is None and layers is None and taps is None,
+    )
 
 
 class Rows(Protocol):

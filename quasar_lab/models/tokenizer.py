@@ -1,9 +1,19 @@
 """Text to token ids and back, and the text piece of a single token.
 
+## Idea
+
 Every id in a trace carries its piece, so that a trace can be read without a tokenizer. A token is bytes, not
-characters: one that holds only part of a UTF-8 character is shown as its bytes, ⟨E2 9C⟩. The tokenizers themselves come
-from `transformers`; openPangu, which that library does not know, is read from its `tokenizer.model` with
-`sentencepiece`, without running the code that comes with it.
+characters. One that holds only part of a UTF-8 character is shown as its bytes, ⟨E2 9C⟩.
+
+## Choice
+
+`Tokenizer` is what the rest of the package sees. Behind it stands one `Codec` per library. Most tokenizers come from
+`transformers`. A family that `transformers` does not know (`families.Family.bare_sentencepiece`) is read from its
+`tokenizer.model` with `sentencepiece`, without running the code that comes with it.
+
+## What is lost
+
+Chat templates that want more than role and content, such as tools or images.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +22,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from quasar_lab.models.families import FAMILIES
 from quasar_lab.support.errors import CheckpointError, InputError
 from quasar_lab.support.json_schema import BOOLEAN, TEXT, fields, list_of, optional, parse
+from quasar_lab.support.result import Json
 
 FILES = (
     "tokenizer.json",
@@ -29,6 +41,7 @@ FILES = (
 """Files of a model folder that decide which ids a text or a conversation becomes."""
 
 MESSAGE = fields({"role": TEXT, "content": TEXT})
+"""One message of a conversation."""
 
 
 def _template(value: Any, name: str) -> str | None:
@@ -40,17 +53,30 @@ def _template(value: Any, name: str) -> str | None:
 SETTINGS = fields(
     {"chat_template?": optional(_template), "add_bos_token?": optional(BOOLEAN), "tokenizer_class?": optional(TEXT)}
 )
+"""What tokenizer_config.json may say, of what is read here."""
 
 
 class Codec(Protocol):
     """What differs between tokenizer libraries."""
 
     chat_template: str | None
+    """The model's chat template, None without one."""
 
-    def encode(self, text: str, special: bool) -> list[int]: ...
-    def decode(self, ids: list[int]) -> str: ...
-    def token_bytes(self, token: int) -> bytes: ...
-    def chat(self, messages: list[dict[str, str]]) -> list[int]: ...
+    def encode(self, text: str, special: bool) -> list[int]:
+        """Token ids; special: with the tokens that the model's own tokenizer adds."""
+        ...
+
+    def decode(self, ids: list[int]) -> str:
+        """Text without special tokens."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that one token stands for."""
+        ...
+
+    def chat(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's answer."""
+        ...
 
 
 class Tokenizer:
@@ -161,7 +187,7 @@ class _TransformersCodec:
 class _SentencePieceCodec:
     """A bare `tokenizer.model` with the settings of its `tokenizer_config.json`."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any]):
+    def __init__(self, folder: Path, settings: Json):
         import sentencepiece
 
         self._model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
@@ -198,10 +224,10 @@ def _rendering() -> Iterator[None]:
     """A chat template is a program that came with the model: whatever it raises becomes one InputError."""
     from jinja2.exceptions import TemplateError
 
-    families = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+    faults = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
     try:
         yield
-    except (*families, MemoryError, RecursionError) as error:
+    except (*faults, MemoryError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise InputError(f"the model's chat template refuses these messages: {reason}") from error
 
@@ -215,7 +241,7 @@ def _require_unicode(text: str) -> None:
         ) from error
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _settings(folder: Path) -> Json:
     """tokenizer_config.json, or nothing. Raises ValueError on one that is not of the form."""
     path = folder / "tokenizer_config.json"
     settings = parse(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -225,8 +251,8 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _tokenizer_class(settings: dict[str, Any]) -> Any:
-    """The generic class where the folder names it: AutoTokenizer would choose it too, after a second of looking."""
+def _tokenizer_class(settings: Json) -> Any:
+    """The generic class where the folder names it. AutoTokenizer would choose it too, but needs a second for that."""
     if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
         from transformers import PreTrainedTokenizerFast
 
@@ -237,7 +263,8 @@ def _tokenizer_class(settings: dict[str, Any]) -> Any:
 
 
 def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
-    """The tokenizer of a checkpoint folder; None when the folder has none (then prompts are token ids).
+    """The tokenizer of a checkpoint folder, by the rule of its family (`model_type`); None when the folder has none
+    (then prompts are token ids).
 
     Raises CheckpointError when its files cannot be read.
     """
@@ -245,7 +272,7 @@ def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
         return None
     try:
         settings = _settings(folder)
-        if family == "PanguEmbedded" and (folder / "tokenizer.model").exists():
+        if FAMILIES[family].bare_sentencepiece and (folder / "tokenizer.model").exists():
             return Tokenizer(_SentencePieceCodec(folder, settings))
         library = _tokenizer_class(settings)
         return Tokenizer(_TransformersCodec(library.from_pretrained(str(folder), local_files_only=True)))

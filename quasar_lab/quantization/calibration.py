@@ -1,23 +1,38 @@
 """What flows through the linears on real text: streaming statistics in constant memory.
 
-Smoothing needs, per linear, the range, centre and mean square of every input channel. `collect` runs the BF16 model
-over calibration sequences with taps and keeps running values only, so any amount of text costs the same memory. Every
-sequence starts at position 0 with the model's real first tokens: the first token is an attention sink whose down_proj
-input is hundreds of times larger than any other, and statistics without it are wrong where it matters most.
+## Idea
 
-Source of the observation: massive activations, arXiv 2402.17762; measured on the embedded model in notebook 01.
+A recipe needs, per linear, the range, the centre and the mean square of every input channel. `collect` runs the BF16
+model over calibration sequences with taps and keeps running values only, so any amount of text costs the same memory.
+
+## Choice
+
+Every sequence starts at position 0 with the model's real first tokens. The first token is an attention sink whose
+down_proj input is hundreds of times larger than any other, and statistics without it are wrong where it matters most.
+Means leave position 0 out: one token of another scale is not what a channel is centred on.
+
+Every ninth sequence is held out. Nothing is fitted to it, and choices that could hurt on other text are judged there.
+
+## What is lost
+
+The text is short, about ten thousand tokens, and a quantized model is best on text of its kind.
+
+## Source
+
+Massive activations, arXiv 2402.17762; measured on the embedded model in notebook 01.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from quasar_lab.models.checkpoint import Key
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.model_config import Key
 from quasar_lab.models.tokenizer import MESSAGE
 from quasar_lab.support import storage
 from quasar_lab.support.errors import CalibrationError, InputError
@@ -25,21 +40,28 @@ from quasar_lab.support.json_schema import TEXT, fields, list_of, numbered_lines
 from quasar_lab.support.progress import track
 
 WINDOW = 512
+"""The longest calibration sequence, in tokens."""
 TOKENS = 9728
+"""Tokens to fit to, by default."""
 HELD_OUT = 1216
+"""Tokens held out beside them."""
 
 DOCUMENT = fields({"text?": optional(TEXT), "messages?": optional(list_of(MESSAGE))})
+"""One line of a .jsonl calibration file."""
 
 
 @dataclass(frozen=True)
 class Channels:
-    """Per input channel of a linear, each f32 [K]: lowest and highest x over all tokens; mean of x and of x² over all
-    but position 0 (over position 0 where there is nothing else)."""
+    """What is known of the input channels of a linear, each f32 [K]."""
 
     low: Tensor
+    """The lowest x over all tokens."""
     high: Tensor
+    """The highest x over all tokens."""
     mean: Tensor
+    """The mean of x over all tokens but position 0 (over position 0 where there is nothing else)."""
     square: Tensor
+    """The mean of x² over the same tokens."""
 
     @property
     def largest(self) -> Tensor:
@@ -49,10 +71,52 @@ class Channels:
 
 @dataclass
 class Statistics:
-    """What `collect` has seen: the channels of every linear's input."""
+    """What `collect` has seen."""
 
     tokens: int = 0
+    """Number of calibration tokens."""
     channels: dict[Key, Channels] = field(default_factory=dict)
+    """The input channels of every linear."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A BF16 model with the text it was calibrated on: what a recipe has to go by."""
+
+    decoder: Decoder
+    """The BF16 model."""
+    fitted: list[list[int]]
+    """Token sequences from position 0 that everything is fitted to."""
+    held_out: list[list[int]]
+    """Token sequences from position 0 that nothing is fitted to."""
+    statistics: Statistics
+    """Statistics of the model over `fitted`."""
+
+
+class GramPair(NamedTuple):
+    """Gram matrices XᵀX f32 [K, K] of the input of one linear."""
+
+    fitted: Tensor
+    """Over the text that is fitted to."""
+    held_out: Tensor
+    """Over held-out text, position 0 of each sequence left out: one attention sink would outvote all other tokens of a
+    decision."""
+
+
+class LayerGrams(NamedTuple):
+    """The Gram matrices of one layer, or of the head."""
+
+    layer: int
+    """Its number; for the head, the number of layers."""
+    projections: dict[str, GramPair]
+    """By projection."""
+
+
+def calibrate(decoder: Decoder, path: Path | None = None) -> Calibration:
+    """Reads the calibration file (ours by default) and runs the model over it. Raises CalibrationError as `sequences`
+    and `collect` do."""
+    fitted, held_out = split_held_out(sequences(decoder, path))
+    return Calibration(decoder, fitted, held_out, collect(decoder, fitted))
 
 
 def default_file() -> Path:
@@ -139,16 +203,19 @@ def collect(decoder: Decoder, token_sequences: Sequence[Sequence[int]]) -> Stati
     statistics = Statistics()
     others = sum(len(sequence) - 1 for sequence in token_sequences)
 
+    share = 1 / (others or len(token_sequences))
+
     def tap(layer: int, projection: str, x: Tensor) -> None:
         _check_finite(x, layer, projection)
-        key, counted, share = (layer, projection), x[1:] if others else x, 1 / (others or len(token_sequences))
-        low, high, mean, square = x.amin(dim=0), x.amax(dim=0), counted.sum(dim=0) * share, counted.square().sum(dim=0)
-        square *= share
-        before = statistics.channels.get(key)
+        counted = x[1:] if others else x
+        low, high = x.amin(dim=0), x.amax(dim=0)
+        mean = counted.sum(dim=0) * share
+        square = counted.square().sum(dim=0) * share
+        before = statistics.channels.get((layer, projection))
         if before is not None:
             low, high = torch.minimum(before.low, low), torch.maximum(before.high, high)
             mean, square = before.mean + mean, before.square + square
-        statistics.channels[key] = Channels(low, high, mean, square)
+        statistics.channels[layer, projection] = Channels(low, high, mean, square)
 
     for sequence in track(token_sequences, len(token_sequences), "Calibrating"):
         decoder.forward(sequence, decoder.new_cache(len(sequence)), taps=tap)
@@ -161,11 +228,12 @@ def _check_finite(x: Tensor, layer: int, projection: str) -> None:
         raise CalibrationError(f"calibration gives NaN or infinite inputs at layer {layer}, {projection}")
 
 
-class _Grams:
+class _GramSums:
     """A tap that sums XᵀX per projection; `skip` rows at the start of each sequence are left out."""
 
     def __init__(self, skip: int):
-        self.skip, self.sums = skip, dict[str, Tensor]()
+        self.skip = skip
+        self.sums = dict[str, Tensor]()
 
     def __call__(self, layer: int, projection: str, x: Tensor) -> None:
         _check_finite(x, layer, projection)
@@ -173,18 +241,16 @@ class _Grams:
         self.sums[projection] = self.sums.get(projection, torch.zeros(x.shape[1], x.shape[1])).addmm_(x.T, x)
 
 
-def grams(
-    decoder: Decoder, fitted: Sequence[Sequence[int]], held_out: Sequence[Sequence[int]]
-) -> Iterator[tuple[int, dict[str, tuple[Tensor, Tensor]]]]:
-    """Layer by layer, and last the head: projection → (XᵀX over fitted text, the same over held-out text), f32 [K, K].
-    Position 0 is left out of the second: one attention sink would outvote all other tokens of a decision.
+def grams(decoder: Decoder, fitted: Sequence[Sequence[int]], held_out: Sequence[Sequence[int]]) -> Iterator[LayerGrams]:
+    """The Gram matrices of every linear, layer by layer, and last the head's.
 
-    A Gram matrix of a large model is hundreds of megabytes, so there are those of one layer at a time; between layers
+    A Gram matrix of a large model is hundreds of megabytes, so those of one layer are held at a time. Between layers
     the residual streams of all sequences are kept. Raises CalibrationError, naming the layer, on NaN or infinity.
     """
     streams = [[decoder.embed(sequence) for sequence in part] for part in (fitted, held_out)]
     layers = decoder.config.layers + 1
     for layer in track(range(layers), layers, "Rounding the weights, layer by layer"):
-        taps = _Grams(skip=0), _Grams(skip=1)
+        taps = _GramSums(skip=0), _GramSums(skip=1)
         streams = [[decoder.block(x, layer, tap) for x in part] for part, tap in zip(streams, taps, strict=True)]
-        yield layer, {projection: (gram, taps[1].sums[projection]) for projection, gram in taps[0].sums.items()}
+        over_fitted, over_held_out = (tap.sums for tap in taps)
+        yield LayerGrams(layer, {name: GramPair(gram, over_held_out[name]) for name, gram in over_fitted.items()})

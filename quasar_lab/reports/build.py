@@ -1,4 +1,4 @@
-"""Runs notebooks serially and writes the report folder, each file all or nothing."""
+"""Runs notebooks one after another and writes the report folder. Each file is written completely or not at all."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from nbformat import NotebookNode
 from quasar_kernels import select
 
 from quasar_lab.reports import page, parameters, resume
+from quasar_lab.reports.results import KeyNumber
+from quasar_lab.reports.summary import About, NotebookSummary, Summary
 from quasar_lab.support import storage
 from quasar_lab.support.errors import InputError, StorageError
 from quasar_lab.support.machine import cpu_name, versions
@@ -29,32 +31,66 @@ STAGING = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
 }
-"""Environment of the kernels: figures as their JSON, static figures instead of widgets, no bars that would be dead
-widgets on a page."""
+"""Environment of the kernels: figures as their JSON, static figures in place of widgets, and no progress bars, since a
+page could only show them as widgets without life."""
 
 QUIET = ["--IPKernelApp.log_level=ERROR"]
-"""Arguments of the kernels: on this machine alone, their warning that its sockets are not encrypted is no news."""
+"""Arguments of the kernels. Without them each kernel warns that its sockets, which only this machine can reach, are not
+encrypted."""
 
 
 @dataclass
 class Run:
-    """One notebook of the report. error: None when every cell ran. skipped: its page of an earlier run still holds."""
+    """One notebook of the report."""
 
     name: str
     title: str
+    """Its first heading."""
     notebook: NotebookNode
-    parameters: dict[str, Any]
+    """With outputs once it ran."""
+    parameters: Mapping[str, Any]
+    """What it is given beside its own defaults."""
     model: str | None = None
+    """What its parameter `model_id` says."""
+    fingerprint: str = ""
+    """Of everything that its page depends on."""
     seconds: float = 0.0
     error: str | None = None
-    results: list[dict[str, Any]] = field(default_factory=list)
-    fingerprint: str = ""
+    """Why it stopped. None when every cell ran."""
+    results: Sequence[KeyNumber] = ()
+    """The key numbers that it displayed."""
     ran: str = ""
+    """When it ran; empty before."""
     skipped: bool = False
+    """Whether its page of an earlier run still holds."""
 
     @property
     def file(self) -> str:
+        """Name of its page."""
         return f"{self.name}.html"
+
+    def take_over(self, earlier: NotebookSummary | None) -> None:
+        """Fills in what an earlier run of the same fingerprint found; does nothing without one."""
+        if earlier is not None:
+            self.results = earlier.results
+            self.seconds = earlier.seconds
+            self.ran = earlier.ran
+            self.skipped = True
+
+    def summary(self) -> NotebookSummary:
+        """Its entry in `results.json`."""
+        return NotebookSummary(
+            name=self.name,
+            title=self.title,
+            page=self.file,
+            status="ok" if self.error is None else "failed",
+            error=self.error,
+            seconds=round(self.seconds, 2),
+            ran=self.ran,
+            fingerprint=self.fingerprint,
+            parameters=dict(self.parameters),
+            results=list(self.results),
+        )
 
 
 def notebook_folder() -> Path:
@@ -63,7 +99,11 @@ def notebook_folder() -> Path:
 
 
 def find_notebooks(names: Sequence[str | Path]) -> list[Path]:
-    """Files, or names of the lab's notebooks ("01_outliers"); none: all of them, in order. Raises InputError."""
+    """The notebooks that are named: files, or names of the lab's notebooks ("01_outliers"). Without names, all of the
+    lab's notebooks in order.
+
+    Raises InputError on a name that is neither, and on two notebooks with the same name.
+    """
     folder = notebook_folder()
     ours = sorted(folder.glob("*.ipynb"))
     if not names:
@@ -85,11 +125,11 @@ def find_notebooks(names: Sequence[str | Path]) -> list[Path]:
 def build(
     notebooks: Sequence[str | Path], out: Path, parameters: Mapping[str, Any], timeout: int, fresh: bool = False
 ) -> bool:
-    """Runs `notebooks` (none: all) and writes the report into `out`; False when one of them failed.
+    """Runs `notebooks` (none: all) and writes the report into `out`. False when one of them failed.
 
-    parameters: for every notebook that has one of that name; `interactive` is off unless given. timeout: seconds that
-    one notebook may take. A notebook whose page in `out` is up to date is skipped, unless `fresh`. Raises InputError,
-    before anything runs, on an unknown notebook or parameter, or a wrong type.
+    parameters: for every notebook that has one of that name. `interactive` is off unless it is given. timeout: seconds
+    that one notebook may take. fresh: run also notebooks whose page in `out` is up to date. Raises InputError, before
+    anything runs, on an unknown notebook or parameter, or a value of a wrong type.
     """
     runs = _plan(find_notebooks(notebooks), parameters)
     out = Path(out)
@@ -100,43 +140,44 @@ def build(
     _write_script(out / SCRIPT)
     known = {} if fresh else resume.earlier(out)
     for run in runs:
-        _take_over(run, known.get(run.fingerprint))
+        run.take_over(known.get(run.fingerprint))
     for place, run in enumerate(runs, 1):
         where = f"[{place}/{len(runs)}] {run.name}"
         if run.skipped:
             announce(f"{where}: up to date, skipped (ran {run.ran})")
             continue
         announce(f"{where} …")
-        started = time.monotonic()
-        run.notebook, run.error = execute(run.notebook, run.parameters, timeout)
-        run.seconds, run.ran = time.monotonic() - started, _now()
-        run.results = page.results(run.notebook)
-        storage.write_text(out / run.file, page.notebook_page(run.notebook, run.title, SCRIPT, run.error))
+        _run(run, out, timeout)
         announce(f"{where}: {run.error or 'done'}, {run.seconds:.0f} s")
-        # After each, so that a report cut short can go on and shows what there is.
+        # After each, so that a report that is interrupted can go on and shows what there is.
         _write_summary([run for run in runs if run.ran], out)
     _write_summary(runs, out)
     return all(run.error is None for run in runs)
 
 
-def _take_over(run: Run, entry: Mapping[str, Any] | None) -> None:
-    """Fills a run with what an earlier one of the same fingerprint found."""
-    if entry is not None:
-        run.results, run.seconds, run.ran, run.skipped = entry["results"], entry["seconds"], entry["ran"], True
+def _run(run: Run, out: Path, timeout: int) -> None:
+    """Runs one notebook and writes its page."""
+    started = time.monotonic()
+    run.notebook, run.error = execute(run.notebook, run.parameters, timeout)
+    run.seconds = time.monotonic() - started
+    run.ran = _now()
+    run.results = page.results(run.notebook)
+    storage.write_text(out / run.file, page.notebook_page(run.notebook, run.title, SCRIPT, run.error))
 
 
 def _write_summary(runs: Sequence[Run], out: Path) -> None:
-    about = _about(runs)
-    storage.write_text(out / "results.json", json.dumps(_summary(runs, about), indent=1, ensure_ascii=False) + "\n")
-    storage.write_text(out / "index.html", page.index_page(runs, about))
+    summary = Summary(about=_about(runs), notebooks=[run.summary() for run in runs])
+    storage.write_text(out / "results.json", json.dumps(summary.to_json(), indent=1, ensure_ascii=False) + "\n")
+    storage.write_text(out / "index.html", page.index_page(summary))
 
 
 def _plan(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Run]:
+    """The runs of a report, each with the parameters it gets. Raises InputError as `build` says."""
     sources: dict[str, NotebookNode] = {}
     for path in paths:
         try:
             sources[path.stem] = nbformat.read(path, as_version=4)
-            # nbformat looks into a document before it checks it, so one of another kind ends as any of these.
+            # nbformat reads parts of a document before it checks it, so other documents raise any of these.
         except (OSError, ValueError, AttributeError, TypeError, KeyError, nbformat.ValidationError) as error:
             raise InputError(f"{path} cannot be read as a notebook; accepted: .ipynb files") from error
     own = {name: parameters.defaults(notebook, name) for name, notebook in sources.items()}
@@ -146,22 +187,23 @@ def _plan(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Run]:
         headless = {"interactive": False} if "interactive" in own[name] else {}
         values = {**headless, **chosen[name]}
         model = {**own[name], **values}.get("model_id")
-        run = Run(name, page.title_of(notebook, name), notebook, values, model)
-        run.fingerprint = resume.fingerprint(notebook, values)
-        runs.append(run)
+        fingerprint = resume.fingerprint(notebook, values)
+        runs.append(Run(name, page.title_of(notebook, name), notebook, values, model, fingerprint))
     return runs
 
 
 def execute(notebook: NotebookNode, values: Mapping[str, Any], timeout: int) -> tuple[NotebookNode, str | None]:
-    """Runs a copy of `notebook` with papermill in a fresh kernel; returns it with outputs, up to the failing cell, and
-    what failed."""
+    """Runs a copy of `notebook` with papermill in a fresh kernel. Returns the copy, with outputs up to the failing
+    cell, and what failed, or None."""
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
-    error, deadline = None, time.monotonic() + timeout
+    error = None
+    deadline = time.monotonic() + timeout
     with tempfile.TemporaryDirectory(prefix="quasar-report-") as folder, _environment(STAGING):
-        source, done = Path(folder) / "source.ipynb", Path(folder) / "done.ipynb"
+        source = Path(folder) / "source.ipynb"
+        done = Path(folder) / "done.ipynb"
         nbformat.write(notebook, source)
         try:
             papermill.execute_notebook(
@@ -169,7 +211,7 @@ def execute(notebook: NotebookNode, values: Mapping[str, Any], timeout: int) -> 
                 str(done),
                 parameters=dict(values),
                 kernel_name=KERNEL,
-                language="python",  # some editors leave a notebook without one
+                language="python",  # some editors write a notebook without one
                 extra_arguments=QUIET,
                 # papermill's own limit is per cell; nbclient asks this before each one.
                 timeout_func=lambda cell: max(1.0, deadline - time.monotonic()),
@@ -186,7 +228,7 @@ def execute(notebook: NotebookNode, values: Mapping[str, Any], timeout: int) -> 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables that kernels started in the block inherit."""
+    """Sets environment variables for the block; kernels that start in it inherit them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -209,33 +251,11 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _about(runs: Sequence[Run]) -> dict[str, Any]:
-    """When and where: what numbers of a report need to be compared with those of another."""
-    return {
-        "created": _now(),
-        "machine": cpu_name(),
-        "backend": select("auto", "cpu").name,
-        "models": list(dict.fromkeys(run.model for run in runs if run.model)),
-        "versions": versions(),
-    }
-
-
-def _summary(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **about,
-        "notebooks": [
-            {
-                "name": run.name,
-                "title": run.title,
-                "page": run.file,
-                "status": "ok" if run.error is None else "failed",
-                "error": run.error,
-                "seconds": round(run.seconds, 2),
-                "ran": run.ran,
-                "fingerprint": run.fingerprint,
-                "parameters": run.parameters,
-                "results": run.results,
-            }
-            for run in runs
-        ],
-    }
+def _about(runs: Sequence[Run]) -> About:
+    return About(
+        created=_now(),
+        machine=cpu_name(),
+        backend=select("auto", "cpu").name,
+        models=list(dict.fromkeys(run.model for run in runs if run.model)),
+        versions=versions(),
+    )

@@ -1,8 +1,14 @@
 """The numbers behind a figure, as a folded HTML table: for readers who cannot see it, and for those who want to copy.
 
-Made from the figure's own JSON, so that no figure can be without. Traces over the same places share one table, a column
-each. Long tables are cut, and maps and landscapes too large to read are told by their extent, their median and where
-their largest value stands; what was left out is said.
+## Idea
+
+The table is made from the figure's own JSON, so every figure has one. Traces over the same places share one table, with
+a column each.
+
+## What is lost
+
+Long tables are cut. Of maps and landscapes that are too large to read, the table gives their size, their smallest,
+median and largest value, and where the largest one is. The table says what was left out.
 """
 
 import base64
@@ -13,41 +19,50 @@ from typing import Any
 
 import numpy as np
 
-ROWS, COLUMNS = 40, 12
-"""The most that a table shows."""
+from quasar_lab.support.result import Json
+
+ROWS = 40
+"""The most rows that a table shows."""
+
+COLUMNS = 12
+"""The most columns of values that a table shows."""
 
 MAPS = {"heatmap", "surface", "contour"}
+"""Types of traces that give a value for each pair of places."""
 
 
-def data_table(figure: dict[str, Any]) -> str:
-    """The folded tables of a figure; empty when it draws nothing that has numbers."""
+def data_table(figure: Json) -> str:
+    """The folded tables of a figure. Empty when it draws nothing that has numbers."""
     layout = figure.get("layout", {})
-    drawn = [trace for trace in figure.get("data", []) if trace.get("visible", True) is not False]
-    groups: list[list[dict[str, Any]]] = []
-    for trace in drawn:
+    groups: list[list[Json]] = []
+    for trace in _drawn(figure):
         known = next((group for group in groups if _together(group[0], trace)), None)
         if known is None:
             groups.append([trace])
         else:
             known.append(trace)
-    tables = [_map(group[0], layout) if _is_map(group[0]) else _columns(group, layout) for group in groups]
+    tables = [_map(group[0]) if _is_map(group[0]) else _columns(group, layout) for group in groups]
     shown = "".join(filter(None, tables))
     frames = len(figure.get("frames") or [])
     more = f"<p>{frames} more views of this figure, by its slider, are not listed.</p>" if frames > 1 else ""
     return f'<details class="data"><summary>data of this figure</summary>{shown}{more}</details>' if shown else ""
 
 
-def describe(figure: dict[str, Any]) -> str:
-    """One sentence for those who cannot see the figure: title, subtitle, and what is drawn."""
+def describe(figure: Json) -> str:
+    """A sentence for readers who cannot see the figure: title, subtitle, and the names of what is drawn."""
     layout = figure.get("layout", {})
     title = layout.get("title", {})
     said = [plain(title.get("text")), plain((title.get("subtitle") or {}).get("text"))]
-    names = [plain(trace.get("name")) for trace in figure.get("data", []) if trace.get("visible", True) is not False]
-    names = list(dict.fromkeys(filter(None, names)))
+    names = list(dict.fromkeys(filter(None, (plain(trace.get("name")) for trace in _drawn(figure)))))
     if len(names) > 1:
         rest = f" and {len(names) - 8} more" if len(names) > 8 else ""
         said.append(f"Shown: {', '.join(names[:8])}{rest}.")
     return " — ".join(filter(None, said)) or "figure"
+
+
+def _drawn(figure: Json) -> list[Json]:
+    """The traces that are drawn from the start."""
+    return [trace for trace in figure.get("data", []) if trace.get("visible", True) is not False]
 
 
 def plain(text: str | None) -> str:
@@ -65,15 +80,15 @@ def numbers(value: Any) -> np.ndarray:
     return np.array(value if value is not None else [], dtype=object)
 
 
-def _is_map(trace: dict[str, Any]) -> bool:
+def _is_map(trace: Json) -> bool:
     return trace.get("type") in MAPS
 
 
-def _axes(trace: dict[str, Any]) -> tuple[str, str]:
+def _axes(trace: Json) -> tuple[str, str]:
     return trace.get("xaxis", "x"), trace.get("yaxis", "y")
 
 
-def _places(trace: dict[str, Any]) -> tuple[str, list[Any]]:
+def _places(trace: Json) -> tuple[str, list[Any]]:
     """Name of the trace's own direction ("x", or "y" of lying bars), and the places along it."""
     along = "y" if trace.get("orientation") == "h" else "x"
     across = "x" if along == "y" else "y"
@@ -81,64 +96,75 @@ def _places(trace: dict[str, Any]) -> tuple[str, list[Any]]:
     return along, places or list(range(numbers(trace.get(across)).size))
 
 
-def _together(first: dict[str, Any], second: dict[str, Any]) -> bool:
+def _together(first: Json, second: Json) -> bool:
+    """Whether two traces share a table."""
     if _is_map(first) or _is_map(second) or _axes(first) != _axes(second):
         return False
     return _places(first) == _places(second)
 
 
-def _axis_title(layout: dict[str, Any], reference: str) -> str:
-    """Title of the axis "x", "y2" …; of a panel without one, its heading is not known here."""
+def _axis_title(layout: Json, reference: str) -> str:
+    """Title of the axis "x", "y2" …; empty where the axis of a panel has none."""
     axis = layout.get(f"{reference[0]}axis{reference[1:]}", {})
     return plain((axis.get("title") or {}).get("text"))
 
 
-def _columns(group: list[dict[str, Any]], layout: dict[str, Any]) -> str:
+def _columns(group: list[Json], layout: Json) -> str:
+    """The table of traces over the same places."""
     along, places = _places(group[0])
     across = "x" if along == "y" else "y"
     x, y = _axes(group[0])
     reference = {"x": x, "y": y}
     first = _axis_title(layout, reference[along]) or along
     unit = _axis_title(layout, reference[across])
-    heads, columns = [first], [places]
-    for place, trace in enumerate(group):
-        values = numbers(trace.get(across)).ravel().tolist()
-        if not values:
-            continue
-        name = plain(trace.get("name")) or (f"series {place + 1}" if len(group) > 1 else unit or across)
-        heads.append(name)
-        columns.append(values)
-        for key, sign in (("arrayminus", "−"), ("array", "+")):
-            spread = numbers((trace.get(f"error_{across}") or {}).get(key)).ravel().tolist()
-            if spread:
-                heads.append(f"{name} {sign}")
-                columns.append(spread)
-    count = len(places)
-    if len(columns) < 2 or not count:
+    columns = [
+        column
+        for place, trace in enumerate(group)
+        for column in _columns_of(trace, across, f"series {place + 1}" if len(group) > 1 else unit or across)
+    ]
+    if not columns or not places:
         return ""
-    dropped = len(columns) - 1 - COLUMNS
-    heads, columns = heads[: COLUMNS + 1], columns[: COLUMNS + 1]
-    rows = [[_cell(column[row]) if row < len(column) else "" for column in columns] for row in range(min(count, ROWS))]
-    caption = f"{unit or 'values'} by {first}"
+    caption = f"{unit or 'values'} by {first}" + _left_out(columns, len(places))
+    columns = columns[:COLUMNS]
+    rows = [
+        [_cell(places[row]), *(_cell(values[row]) if row < len(values) else "" for _, values in columns)]
+        for row in range(min(len(places), ROWS))
+    ]
+    return _html(caption, [first, *(head for head, _ in columns)], rows)
+
+
+def _columns_of(trace: Json, across: str, otherwise: str) -> list[tuple[str, list[Any]]]:
+    """(heading, values) of a trace and of its error bars. otherwise: heading of a trace without a name."""
+    values = numbers(trace.get(across)).ravel().tolist()
+    if not values:
+        return []
+    name = plain(trace.get("name")) or otherwise
+    found = [(name, values)]
+    for key, sign in (("arrayminus", "−"), ("array", "+")):
+        spread = numbers((trace.get(f"error_{across}") or {}).get(key)).ravel().tolist()
+        if spread:
+            found.append((f"{name} {sign}", spread))
+    return found
+
+
+def _left_out(columns: Sequence[tuple[str, list[Any]]], count: int) -> str:
+    """What a caption says of the rows and columns that the table leaves out; nothing when it has all."""
+    said = ""
     if count > ROWS:
-        caption += f": the first {ROWS} of {count} places"
+        said = f": the first {ROWS} of {count} places"
         ends = " · ".join(
             f"{head} {_cell(low)} to {_cell(high)}"
-            for head, (low, high) in zip(heads[1:], map(_range, columns[1:]), strict=True)
+            for head, (low, high) in ((head, _range(values)) for head, values in columns[:COLUMNS])
             if low is not None
         )
-        caption += f"; over all of them {ends}" if ends else ""
-    if dropped > 0:
-        caption += f"; {dropped} more columns left out"
-    return _html(caption, heads, rows)
+        said += f"; over all of them {ends}" if ends else ""
+    dropped = len(columns) - COLUMNS
+    return f"{said}; {dropped} more columns left out" if dropped > 0 else said
 
 
-def _map(trace: dict[str, Any], layout: dict[str, Any]) -> str:
-    heights = numbers(trace.get("z"))
-    if heights.dtype == object:
-        heights = np.array(
-            [[np.nan if cell is None else cell for cell in row] for row in heights.tolist()], dtype=float
-        )
+def _map(trace: Json) -> str:
+    """The table of a map: all of it when it is small, else its extent and extremes."""
+    heights = _heights(trace)
     if heights.ndim != 2 or not heights.size or not np.isfinite(heights).any():
         return ""
     across = numbers(trace.get("x")).ravel().tolist() or list(range(heights.shape[1]))
@@ -149,13 +175,21 @@ def _map(trace: dict[str, Any], layout: dict[str, Any]) -> str:
         return _html(name, ["", *map(_cell, across)], rows)
     top = np.unravel_index(np.nanargmax(heights), heights.shape)
     facts = [
-        ("rows × columns", f"{heights.shape[0]} × {heights.shape[1]}"),
-        ("smallest", _cell(float(np.nanmin(heights)))),
-        ("median", _cell(float(np.nanmedian(heights)))),
-        ("largest", _cell(float(np.nanmax(heights)))),
-        ("largest at", f"{_cell(_at(down, top[0]))}, {_cell(_at(across, top[1]))}"),
+        ["rows × columns", f"{heights.shape[0]} × {heights.shape[1]}"],
+        ["smallest", _cell(float(np.nanmin(heights)))],
+        ["median", _cell(float(np.nanmedian(heights)))],
+        ["largest", _cell(float(np.nanmax(heights)))],
+        ["largest at", f"{_cell(_at(down, top[0]))}, {_cell(_at(across, top[1]))}"],
     ]
-    return _html(f"{name}, in short: too large to list", ["what", "value"], [list(fact) for fact in facts])
+    return _html(f"{name}, in short: too large to list", ["what", "value"], facts)
+
+
+def _heights(trace: Json) -> np.ndarray:
+    """The values of a map, NaN where there is none."""
+    heights = numbers(trace.get("z"))
+    if heights.dtype != object:
+        return heights
+    return np.array([[np.nan if cell is None else cell for cell in row] for row in heights.tolist()], dtype=float)
 
 
 def _at(labels: Sequence[Any], place: Any) -> Any:
@@ -168,7 +202,7 @@ def _range(column: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _cell(value: Any) -> str:
-    """Four figures of a fraction; markup of labels dropped."""
+    """A value as the table shows it: four figures of a fraction, labels without their markup."""
     if value is None or (isinstance(value, float) and value != value):
         return "–"
     if isinstance(value, bool):

@@ -1,15 +1,13 @@
-"""An executed notebook → one HTML page of ours.
+"""An executed notebook as one HTML page of our own, and the index page of a report.
 
-Prose is Markdown with formulas as MathML; code is folded; figures stay interactive, drawn by `page.js` from the JSON in
-the page. Outputs are shown in the richest form that needs nothing from outside.
+Prose is Markdown, with formulas as MathML. Code is folded. Figures stay interactive: `page.js` draws them from the JSON
+in the page. An output is shown in the richest of its forms that loads nothing from outside.
 """
 
 import html
 import re
-from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
 
 from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
@@ -21,10 +19,9 @@ from pygments.lexers import PythonLexer
 
 from quasar_lab.figures.strip import embedded_json
 from quasar_lab.reports.data_tables import data_table, describe
-from quasar_lab.reports.results import MIME, Result
-
-if TYPE_CHECKING:
-    from quasar_lab.reports.build import Run
+from quasar_lab.reports.results import MIME, KeyNumber
+from quasar_lab.reports.summary import Summary
+from quasar_lab.support.result import Json
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -34,7 +31,7 @@ COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 @cache
 def _markdown() -> MarkdownIt:
-    def formula(text: str, options: dict[str, Any]) -> str:
+    def formula(text: str, options: Json) -> str:
         return convert(text, display="block" if options["display_mode"] else "inline")
 
     return MarkdownIt("commonmark", {"html": True}).enable("table").use(dollarmath_plugin, renderer=formula)
@@ -53,10 +50,10 @@ def title_of(notebook: NotebookNode, otherwise: str) -> str:
     return otherwise
 
 
-def results(notebook: NotebookNode) -> list[dict[str, Any]]:
+def results(notebook: NotebookNode) -> list[KeyNumber]:
     """The key numbers that the notebook displayed, in order."""
     return [
-        output["data"][MIME]
+        KeyNumber.from_json(output["data"][MIME])
         for cell in notebook.cells
         for output in cell.get("outputs", [])
         if MIME in output.get("data", {})
@@ -64,22 +61,15 @@ def results(notebook: NotebookNode) -> list[dict[str, Any]]:
 
 
 def notebook_page(notebook: NotebookNode, title: str, script: str, error: str | None = None) -> str:
-    """The page of an executed notebook. script: address of plotly's own script, beside the page."""
+    """The page of an executed notebook. script: address of plotly's own script, beside the page. error: why the
+    notebook stopped."""
     body = []
     if error is not None:
         body.append(
             f'<p class="failed"><strong>This notebook stopped.</strong> {html.escape(error)}<br>'
             "What ran before is shown below.</p>"
         )
-    tagged = {tag: cell for cell in notebook.cells for tag in cell.metadata.get("tags", [])}
-    # papermill puts what was given into a cell behind the defaults: here both are one.
-    defaults = tagged.get("parameters") if "injected-parameters" in tagged else None
-    for cell in notebook.cells:
-        if SKIPPED_TAGS & set(cell.metadata.get("tags", [])) or cell is defaults:
-            continue
-        if defaults is not None and "injected-parameters" in cell.metadata.get("tags", []):
-            given = cell.source.removeprefix("# Parameters\n")
-            cell = NotebookNode({**cell, "source": f"{defaults.source}\n\n# given for this run\n{given}"})
+    for cell in _shown_cells(notebook):
         if cell.cell_type == "markdown":
             body.append(f'<section class="prose">{_prose(cell.source)}</section>')
         elif cell.cell_type == "code" and cell.source.strip():
@@ -92,21 +82,42 @@ def notebook_page(notebook: NotebookNode, title: str, script: str, error: str | 
     return _document(title, f'<nav><a href="index.html">← all notebooks</a></nav>\n{content}\n{scripts}')
 
 
-def index_page(runs: "Sequence[Run]", about: Mapping[str, Any]) -> str:
-    """Links to the pages, with their key numbers. about: when and where they were measured."""
+def _shown_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """The cells that a reader is to see. papermill puts what was given into a cell behind the defaults; here both are
+    one cell."""
+    tagged = {tag: cell for cell in notebook.cells for tag in _tags(cell)}
+    defaults = tagged.get("parameters") if "injected-parameters" in tagged else None
+    shown = []
+    for cell in notebook.cells:
+        if SKIPPED_TAGS & _tags(cell) or cell is defaults:
+            continue
+        if defaults is not None and "injected-parameters" in _tags(cell):
+            given = cell.source.removeprefix("# Parameters\n")
+            cell = NotebookNode({**cell, "source": f"{defaults.source}\n\n# given for this run\n{given}"})
+        shown.append(cell)
+    return shown
+
+
+def _tags(cell: NotebookNode) -> set[str]:
+    return set(cell.metadata.get("tags", []))
+
+
+def index_page(summary: Summary) -> str:
+    """Links to the pages, with their key numbers, and when and where they were measured."""
     cards = []
-    for run in runs:
-        numbers = "".join(f"<li>{_number(Result(**item))}</li>" for item in run.results)
-        state = "" if run.error is None else f'<p class="failed">stopped: {html.escape(run.error)}</p>'
+    for notebook in summary.notebooks:
+        numbers = "".join(f"<li>{_number(number)}</li>" for number in notebook.results)
+        state = "" if notebook.error is None else f'<p class="failed">stopped: {html.escape(notebook.error)}</p>'
         cards.append(
-            f'<section class="card"><h2><a href="{html.escape(run.file)}">{html.escape(run.title)}</a></h2>{state}'
-            f'<ul class="numbers">{numbers}</ul>'
-            f'<p class="small">ran in {run.seconds:.0f} s, {_when(run.ran)}</p></section>'
+            f'<section class="card"><h2><a href="{html.escape(notebook.page)}">{html.escape(notebook.title)}</a></h2>'
+            f'{state}<ul class="numbers">{numbers}</ul>'
+            f'<p class="small">ran in {notebook.seconds:.0f} s, {_when(notebook.ran)}</p></section>'
         )
+    about = summary.about
+    made = [_when(about.created), about.machine]
+    made += [f"{about.backend} backend", *(f"model {name}" for name in about.models)]
+    made += [f"{name} {version}" for name, version in about.versions.items()]
     introduction = "<h1>Report</h1><p>Each page is a notebook of the lab, run from top to bottom without a person.</p>"
-    made = [_when(about["created"]), about["machine"]]
-    made += [f"{about['backend']} backend", *(f"model {name}" for name in about["models"])]
-    made += [f"{name} {version}" for name, version in about["versions"].items()]
     introduction += f'<p class="small">{html.escape(" · ".join(made))}</p>'
     links = '<p class="small">The same numbers for programs: <a href="results.json">results.json</a></p>'
     return _document("quasar_lab report", f"{introduction}\n{''.join(cards)}\n{links}")
@@ -133,8 +144,8 @@ def _prose(source: str) -> str:
 
 def _code(cell: NotebookNode) -> str:
     source = highlight(cell.source, PythonLexer(), HtmlFormatter(cssclass="code", wrapcode=True))
-    label = "parameters" if {"parameters", "injected-parameters"} & set(cell.metadata.get("tags", [])) else "code"
-    if "injected-parameters" in cell.metadata.get("tags", []):
+    label = "parameters" if "parameters" in _tags(cell) else "code"
+    if "injected-parameters" in _tags(cell):
         label = "parameters of this run"
     shown = "".join(_output(output) for output in cell.outputs)
     return f"<details class='source'><summary>{label}</summary>{source}</details>\n{shown}"
@@ -147,7 +158,7 @@ def _output(output: NotebookNode) -> str:
         return _text("\n".join(output.traceback) or f"{output.ename}: {output.evalue}", "error")
     data = output.data
     if MIME in data:
-        return f'<p class="result">{_number(Result(**data[MIME]))}</p>'
+        return f'<p class="result">{_number(KeyNumber.from_json(data[MIME]))}</p>'
     if PLOTLY in data:
         return _figure(data[PLOTLY])
     if WIDGET in data:
@@ -165,14 +176,14 @@ def _text(text: str, kind: str) -> str:
     return f'<pre class="output {kind}">{html.escape(COLOUR_CODES.sub("", text)).rstrip()}</pre>' if text else ""
 
 
-def _number(item: Result) -> str:
+def _number(item: KeyNumber) -> str:
     unit = f" {html.escape(item.unit)}" if item.unit else ""
     return f"<b>{html.escape(item.shown)}</b>{unit}<br><span>{html.escape(item.name)}</span>"
 
 
-def _figure(figure: dict[str, Any]) -> str:
-    """A place for one figure: `page.js` draws it; a sentence on it and its numbers stand beside it for those who cannot
-    see."""
+def _figure(figure: Json) -> str:
+    """The place where `page.js` draws one figure. Beside it stand a sentence about the figure and its numbers, for
+    readers who cannot see it."""
     layout = figure.get("layout", {})
     drawn = {"data": figure["data"], "layout": layout, "frames": figure.get("frames") or []}
     height = int(layout.get("height", 420))

@@ -1,7 +1,7 @@
 """What a notebook can be told: the plain literals of its cell tagged `parameters`, and their types.
 
-papermill accepts any name and any value, so a typing error would run for minutes and change nothing. Here names and
-types are checked against the notebook before anything runs.
+papermill accepts any name and any value, so with a misspelt name a report would run for minutes and change nothing.
+Here names and types are checked against the notebook before anything runs.
 """
 
 import ast
@@ -12,14 +12,18 @@ from nbformat import NotebookNode
 
 from quasar_lab.support.errors import InputError
 
+Parameters = dict[str, Any]
+"""Name → value: a literal of Python."""
+
 WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+"""What true and false may be called on the command line."""
 
 
-def defaults(notebook: NotebookNode, name: str) -> dict[str, Any]:
-    """Parameter → default, in order; empty without a tagged cell. Raises InputError on a cell that holds more than
-    literals."""
+def defaults(notebook: NotebookNode, name: str) -> Parameters:
+    """Parameter → default, in order. Empty without a tagged cell. Raises InputError on a cell that holds anything but
+    assignments of literals."""
     cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
-    found: dict[str, Any] = {}
+    found: Parameters = {}
     for cell in cells:
         try:
             for statement in ast.parse(cell.source).body:
@@ -31,10 +35,11 @@ def defaults(notebook: NotebookNode, name: str) -> dict[str, Any]:
     return found
 
 
-def fit(given: Mapping[str, Any], notebooks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Which of the `given` values each notebook gets, converted to the type of its default.
+def fit(given: Mapping[str, Any], notebooks: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:
+    """Notebook → the `given` values that it has a parameter for, converted to the types of its defaults. notebooks:
+    name → its defaults.
 
-    Raises InputError on a name that no notebook has, or a value of another type.
+    Raises InputError on a name that no notebook has, and on a value of another type.
     """
     known = sorted({name for own in notebooks.values() for name in own})
     for name in given:
@@ -47,8 +52,8 @@ def fit(given: Mapping[str, Any], notebooks: Mapping[str, Mapping[str, Any]]) ->
 
 
 def convert(name: str, value: Any, default: Any) -> Any:
-    """`value` (a text from the command line, or a Python value) as the type of `default`. Raises InputError when it is
-    none."""
+    """`value`, a text from the command line or a Python value, as the type of `default`. Raises InputError when it
+    cannot be one."""
     kind = type(default)
     wrong = InputError(f"parameter {name!r} is {value!r}; accepted: {_words(default)}")
     if kind is str:

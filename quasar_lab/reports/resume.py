@@ -1,10 +1,15 @@
 """Which notebooks of a report need not run again, because nothing that their page depends on has changed.
 
-A page depends on the notebook's text, its parameters, the lab's own source, the versions under it and the machine: all
-of them make one fingerprint, which `results.json` keeps. What is random or timed stays what it was, which is the point:
-a report cut short goes on where it stopped, and a change to one notebook runs that one alone.
+## Idea
 
-What is lost: a file or a hub model that a parameter names is known by its name only; `--fresh` runs everything.
+A page depends on the notebook's text, its parameters, the lab's own source, the versions of what it uses, and the
+machine. All of them together make one fingerprint, which `results.json` keeps. A notebook with the same fingerprint is
+not run again, so a report that was interrupted goes on where it stopped, and a change to one notebook runs only that
+notebook. Random draws and times on a page that is kept stay as they were.
+
+## What is lost
+
+A file or a hub model that a parameter names counts by its name only. `--fresh` runs everything.
 """
 
 import hashlib
@@ -18,13 +23,13 @@ import quasar_kernels
 from nbformat import NotebookNode
 
 import quasar_lab
+from quasar_lab.reports.summary import NotebookSummary
 from quasar_lab.support import storage
+from quasar_lab.support.errors import InputError
 from quasar_lab.support.machine import cpu_name, versions
 
-KEPT = {"results", "seconds", "ran"}
-"""What is taken over from an entry of `results.json`."""
-
 SOURCES = {".py", ".js", ".css", ".jsonl", ".so"}
+"""Endings of the files that may change what a notebook shows."""
 
 
 @cache
@@ -39,22 +44,20 @@ def source_hash() -> str:
 
 
 def fingerprint(notebook: NotebookNode, parameters: Mapping[str, Any]) -> str:
-    """What a page depends on, as one word."""
-    cells = [[cell.cell_type, cell.source, sorted(cell.metadata.get("tags", []))] for cell in notebook.cells]
+    """Everything that a page depends on, as one word."""
     from plotly import __version__ as plotly
 
+    cells = [[cell.cell_type, cell.source, sorted(cell.metadata.get("tags", []))] for cell in notebook.cells]
     parts = [cells, dict(parameters), source_hash(), versions(), plotly, cpu_name()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def earlier(out: Path) -> dict[str, dict[str, Any]]:
-    """Fingerprint → entry of the notebooks that ran well for the report in `out` and still have their pages."""
+def earlier(out: Path) -> dict[str, NotebookSummary]:
+    """Fingerprint → the notebooks that ran well for the report in `out` and still have their pages. Empty when there is
+    no report, or one that this version does not understand."""
     try:
         entries = json.loads((out / "results.json").read_text(encoding="utf-8"))["notebooks"]
-        return {
-            entry["fingerprint"]: entry
-            for entry in entries
-            if entry["status"] == "ok" and set(entry) >= KEPT and (out / entry["page"]).is_file()
-        }
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}  # no report, or one of another version: everything runs
+        summaries = [NotebookSummary.from_json(entry) for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError, InputError):
+        return {}
+    return {each.fingerprint: each for each in summaries if each.status == "ok" and (out / each.page).is_file()}

@@ -1,37 +1,48 @@
 """An INT8 verifier whose text BF16 audits: fast rounds, and the BF16 model's own output.
 
-Rejection sampling is lossless only with respect to the verifier that ran, and W8A8 is not quite the BF16 model: a few
-tokens in a hundred come out otherwise, and the text goes another way from there. But what the INT8 verifier writes is
-itself a good, long *draft*. So, every L tokens, one wide BF16 pass reads all that was written since the last one, keeps
-the longest prefix that BF16 would have written too, and adds one token of its own:
+## Idea
+
+Rejection sampling is lossless only with respect to the verifier that ran, and W8A8 is not quite the BF16 model. A few
+tokens in a hundred come out otherwise, and the text takes another way from there. But what the INT8 verifier writes is
+itself a good and long *draft*. So every L tokens one wide BF16 pass reads all that was written since the last one. It
+keeps the longest prefix that BF16 would have written too, and adds one token of its own:
 
     rounds (INT8)   t │ a b │ c d e │ f          pending: provisional, shown ◌
     audit (BF16)    one pass over [t, a … f]     a b c d kept, e refused ⟲, BF16's own token e′ behind d
     rounds go on behind e′
 
-Greedy: kept while equal to BF16's arg-max. Sampled: the rule that judges drafts (`sampling.verify`), with q the whole
-distribution that the INT8 verifier drew each token from, after temperature, top-k and top-p, and with fresh draws. The
-output is BF16's own: bit for bit at temperature 0, in distribution above.
+The tokens are judged by the rule that judges drafts (`rejection`). Greedy tokens are kept while they equal BF16's
+arg-max. Of a sampled token, q is the whole distribution that the INT8 verifier drew it from, after temperature, top-k
+and top-p, and fresh numbers are drawn. The output is BF16's own: bit for bit at temperature 0, in distribution above.
 
-Rules that make this true:
-- BF16 reads keys and values that BF16 computed, nothing else: the prompt goes through it too. The INT8 verifier may
-  read BF16's (`Decoder.adopt`), and does: it need not read the prompt itself, nor the last token that an audit keeps.
-  With BF16's prompt it is also refused less often (with SmoothQuant, on our questions, 4.2 % of tokens instead of
-  5.7 %); audited rows beyond the prompt change nothing measurable.
-- No pending token is dropped unseen. When an audit comes is decided by tokens that stay: once L or more are pending,
-  and at a provisional end of the text, which is no end until BF16 has agreed.
+## Choice
 
-**How long to wait.** Short audits pay for a BF16 pass often; long ones lose more when a token is refused, and a wide
+Two rules make this true:
+- BF16 reads keys and values that BF16 computed, and nothing else, so the prompt goes through it too. The INT8 verifier
+  may read BF16's rows (`Decoder.adopt`), and does: it need not read the prompt itself, nor the last token that an audit
+  keeps. With BF16's prompt it is also refused less often (with SmoothQuant, on our questions, 4.2 % of tokens instead
+  of 5.7 %). Audited rows beyond the prompt change nothing measurable.
+- No pending token is dropped before an audit has seen it. Only tokens that stay decide when an audit comes: once L or
+  more are pending, and at a provisional end of the text, which is no end until BF16 has agreed.
+
+**How long to wait.** Short audits pay for a BF16 pass often. Long ones lose more when a token is refused, and a wide
 pass costs more too. If a token is refused with probability f, an audit of n tokens gives 1 + Σ_{i≤n} (1−f)^i tokens for
 n·(time of a pending token) + T_BF16(n+1). An audit that is due waits for its round to end, so n is L and what rounds
-add beyond, on average; L is what gives the most tokens per second. f is the share of refusals so far, counted from 1.5
-in 50, as if seen before; pass times come from `curves` where the caller has measured them (`benchmark.step`), else from
-the bytes of the weights and the shape in `SHAPE`. All of this depends on nothing but the tokens so far, never on a
-clock of this run, so a seed gives the same run again. At temperature 0 no choice of L changes the text.
+add beyond it, on average. L is what gives the most tokens per second. f is the share of refusals so far, counted from
+1.5 in 50 as if those had been seen before. Pass times come from `curves` where the caller has measured them
+(`benchmark.step`), else from the bytes of the weights and the shape in `SHAPE`. All of this depends on nothing but the
+tokens so far, never on a clock of this run, so a seed gives the same run again. At temperature 0 no choice of L changes
+the text.
 
-What is lost: memory for both sets of weights and two caches, and speed, compared with INT8 alone: where wide BF16
-passes are slow (cores without BF16 products), an audit costs as much as several rounds. Drafting with a quantized model
-and verifying with the original: QuantSpec (arXiv 2502.10424), ML-SpecQD (arXiv 2503.13565); here both levels are kept.
+## What is lost
+
+Memory for both sets of weights and two caches. Speed, compared with INT8 alone: where wide BF16 passes are slow (cores
+without BF16 products), an audit costs as much as several rounds.
+
+## Source
+
+Drafting with a quantized model and verifying with the original: QuantSpec (arXiv 2502.10424), ML-SpecQD (arXiv
+2503.13565). Here both levels are kept.
 """
 
 from collections.abc import Sequence
@@ -51,28 +62,29 @@ from quasar_lab.speculative.verifier import Adopting, Verifier
 from quasar_lab.support.errors import InputError
 
 LONGEST = 48
-"""The most that L is chosen to be."""
+"""The largest L that is chosen."""
 
 WIDEST_ROUND = MAX_GAMMA + 1
 """Rows of the widest verify pass."""
 
 LARGEST_LENGTH = 256
-"""The most that a caller may ask for."""
+"""The largest L that a caller may ask for."""
 
 SHAPE = {1: 1.0, 6: 1.2, 7: 1.5, 16: 2.6, 32: 5.0, 64: 10.0}
 """Width → time of a pass over that of width 1, for want of a measured curve: the embedded model in BF16 on two cores of
 an EPYC (AVX-512). Memory decides up to width 6, products beyond."""
 
-PRIOR_REFUSED, PRIOR_JUDGED = 1.5, 50.0
+PRIOR_REFUSED = 1.5
+PRIOR_JUDGED = 50.0
+"""Refused and judged tokens that count as seen before the first audit."""
 
 
 @dataclass
 class PairedCache:
-    """Both verifiers' caches. `exact` holds audited tokens only, all computed by the exact verifier; `fast` also
-    pending ones."""
+    """Both verifiers' caches."""
 
-    fast: Any
-    exact: Any
+    fast: Any  # audited and pending tokens
+    exact: Any  # audited tokens only, all computed by the exact verifier
 
     @property
     def length(self) -> int:
@@ -85,13 +97,13 @@ class Audited:
     """A verifier made of two: `fast` writes, `exact` audits. Usable wherever a verifier is.
 
     `forward` and `rollback`, for everything that is no generation, are the exact verifier's, with the fast one
-    following. length: L, or None to let it adapt. curves: measured pass times to adapt by.
+    following.
     """
 
-    fast: Adopting
-    exact: Verifier
-    length: int | None = None
-    curves: Curves = field(default_factory=dict)
+    fast: Adopting  # makes the rounds
+    exact: Verifier  # audits them: the text is its own
+    length: int | None = None  # L, or None to let it adapt
+    curves: Curves = field(default_factory=dict)  # measured pass times to adapt by; empty: from the bytes of weights
 
     def __repr__(self) -> str:
         return f"<Audited {self.name} of {self.identity['model']}>"
@@ -196,26 +208,28 @@ def audited(fast: Adopting, exact: Verifier, length: int | None = None, curves: 
 
 @dataclass
 class Seen:
-    """What rounds and audits have shown. judged, refused: tokens that audits have looked at, up to the first one
-    refused in each, and those refused. The rest sums over rounds, as if one plain round had been seen: then the first
-    real one decides."""
+    """What rounds and audits have shown. The sums over rounds start as if one plain round had been seen, so that there
+    is an L before the first."""
 
-    judged: int = 0
-    refused: int = 0
+    judged: int = 0  # tokens that audits have looked at, up to the first one refused in each
+    refused: int = 0  # of these, the ones refused
     rounds: int = 1
-    widths: int = 1
-    tokens: int = 1
-    squares: int = 1
+    widths: int = 1  # rows of the rounds' passes
+    tokens: int = 1  # emitted by rounds
+    squares: int = 1  # of the tokens of each round, summed
 
     def round(self, tokens: int, width: int) -> None:
         """Counts a round of this width that gave so many tokens."""
-        self.rounds, self.widths = self.rounds + 1, self.widths + width
-        self.tokens, self.squares = self.tokens + tokens, self.squares + tokens**2
+        self.rounds += 1
+        self.widths += width
+        self.tokens += tokens
+        self.squares += tokens**2
 
     def audit(self, accepted: int, length: int) -> None:
         """Counts an audit of so many tokens."""
         refused = accepted < length
-        self.judged, self.refused = self.judged + accepted + refused, self.refused + refused
+        self.judged += accepted + refused
+        self.refused += refused
 
     @property
     def refusal(self) -> float:
@@ -232,16 +246,13 @@ class Seen:
 
 
 class Auditor:
-    """What one run knows of its audits: the tokens that wait for one, and how long to let them wait.
-
-    pending: tokens no audit has seen. seen: what rounds and audits have shown so far.
-    """
+    """What one run knows of its audits: the tokens that wait for one, and how long to let them wait."""
 
     def __init__(self, verifier: Audited):
         self.verifier = verifier
-        self.pending: list[int] = []
-        self.seen = Seen()
-        self._drawn_from: list[Tensor] = []
+        self.pending: list[int] = []  # tokens that no audit has seen
+        self.seen = Seen()  # what rounds and audits have shown so far
+        self._drawn_from: list[Tensor] = []  # per round f32 [tokens, vocab]: what each pending token was drawn from
         self._costs = verifier.costs(verifier.fast), verifier.costs(verifier.exact)
 
     def wait(self, ids: Sequence[int], probs: Tensor | None, width: int) -> None:

@@ -27,13 +27,13 @@ class TokenState(StrEnum):
         state.audits_only = audits_only
         return state
 
-    ACCEPTED = "accepted", "✓", "#009E73", "a draft that the verifier kept"
-    REJECTED = "rejected", "✗", "#D55E00", "a draft that the verifier refused, or one behind it"
-    CORRECTED = "corrected", "↻", "#0072B2", "the verifier's own token in the place of a refused draft"
-    BONUS = "bonus", "+", "#CC79A7", "the verifier's own token behind drafts that were all kept"
-    PLAIN = "plain", "·", None, "the verifier's own token where nothing was drafted"
-    PROVISIONAL = "provisional", "◌", "#E69F00", "written by the fast verifier, not audited yet", True
-    RETRACTED = "retracted", "⟲", "#D55E00", "taken back by an audit", True
+    ACCEPTED = "accepted", "✓", "#009E73", "a draft that was kept"
+    REJECTED = "rejected", "✗", "#D55E00", "a draft that was refused"
+    CORRECTED = "corrected", "↻", "#0072B2", "drawn in the place of the refused draft"
+    BONUS = "bonus", "+", "#CC79A7", "one more token after all drafts were kept"
+    PLAIN = "plain", "·", None, "nothing had been drafted"
+    PROVISIONAL = "provisional", "◌", "#E69F00", "no audit has seen it yet", True
+    RETRACTED = "retracted", "⟲", "#D55E00", "an audit took it back", True
 
     @classmethod
     def of(cls, word: str) -> "TokenState":

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from quasar_lab.speculative.trace_records import Audit, Prefill, Round
-from quasar_lab.speculative.trace_schema import AUDIT, FOOTER, HEADER, PREFILL, SCHEMA, round_form
+from quasar_lab.speculative.trace_schema import AUDIT, FOOTER, HEADER, PREFILL, SCHEMA, round_schema
 from quasar_lab.support import storage
 from quasar_lab.support.errors import TraceError
-from quasar_lab.support.json_schema import OBJECT, TEXT, Form, fields, numbered_lines, parse
+from quasar_lab.support.json_schema import OBJECT, TEXT, Schema, fields, numbered_lines, parse
 from quasar_lab.support.result import Json
 
 
@@ -56,14 +56,14 @@ class _Reader:
     def __init__(self, header: Json):
         self.found = _Found(header)
         self._pending: list[int] = []  # tokens of rounds that no audit has seen so far
-        self._forms = {"prefill": PREFILL, "round": round_form(header["gamma"]), "audit": AUDIT, "footer": FOOTER}
+        self._schemas = {"prefill": PREFILL, "round": round_schema(header["gamma"]), "audit": AUDIT, "footer": FOOTER}
 
     def take(self, line: str, where: str) -> None:
         """One more line. Raises TraceError, saying where, if it is no record that may stand there."""
         found = self.found
         record = _record(line, where)
         kind = record.pop("kind")
-        _check(self._forms.get(kind, OBJECT), record, where)
+        _check(self._schemas.get(kind, OBJECT), record, where)
         if kind == "prefill":
             found.prefill = Prefill(**record)
         elif kind == "round":
@@ -90,7 +90,7 @@ def _record(line: str, where: str) -> Json:
     return record
 
 
-def _audit_of(pending: list[int], rounds: int, audited: bool) -> Form:
+def _audit_of(pending: list[int], rounds: int, audited: bool) -> Schema:
     """What an audit must say where it stands in the file: as many tokens as waited for it, and those it kept."""
 
     def check(record: Any, name: str) -> str | None:
@@ -110,7 +110,7 @@ def _audit_of(pending: list[int], rounds: int, audited: bool) -> Form:
     return check
 
 
-def _check(form: Form, record: Any, where: str) -> None:
-    fault = form(record, "")
+def _check(schema: Schema, record: Any, where: str) -> None:
+    fault = schema(record, "")
     if fault:
         raise TraceError(f"{where} is not a trace record: {fault}")

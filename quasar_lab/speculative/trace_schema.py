@@ -9,7 +9,7 @@ from quasar_lab.speculative.token_states import TokenState
 from quasar_lab.support.json_schema import (
     BOOLEAN,
     TEXT,
-    Form,
+    Schema,
     all_of,
     fields,
     integer,
@@ -95,7 +95,7 @@ SUMMARY = fields(
 FOOTER = fields({"summary": SUMMARY})
 
 
-def round_form(gamma: int) -> Form:
+def round_schema(gamma: int) -> Schema:
     """A round of a trace with this γ; lists that belong together have one length, rows one more than drafts."""
     judged = list_of(optional(BOOLEAN))
     other = all_of(

@@ -1,8 +1,8 @@
 """Controls around the figures, for a notebook that a person has open.
 
-Every panel takes `interactive`: true gives the live panel, false the same figure, static and computed before the cell
-ends. The variable QUASAR_HEADLESS=1 turns every panel off, whatever a notebook says: reports and tests set it, because
-a panel in a run without a person shows nothing, or waits for ever.
+Every panel takes `interactive`. True gives the live panel. False gives the same figure without controls, computed
+before the cell ends. The environment variable QUASAR_HEADLESS=1 turns every panel off, whatever a notebook says.
+Reports and tests set it, because a panel in a run without a person shows nothing, or waits for ever.
 
     ql.widgets.pick_model(...)          which model, which recipe, where it runs, how many bytes
     ql.widgets.outlier_explorer(...)    any layer, any projection, your own text

@@ -1,11 +1,17 @@
-"""Any layer, any projection, your own text: `figures.outliers` with pickers, and below it, when asked for, the same
-linear as landscapes, its error by α, and one channel.
+"""Any layer, any projection, your own text: `figures.outliers` with pickers above it.
 
-A channel is typed, not clicked: a click reaches Python through `FigureWidget` alone, which stores 5 MB of script in the
-notebook. Pointing at a dot says its channel's number.
+## Idea
 
-A pick is computed in a thread of its own, so that the panel can say at once that it is at work, and so that a pick
-which a newer one has replaced is never shown.
+Below the figure, when the reader asks for it, stand the same linear as landscapes, its error by α, and one channel. The
+model runs once per text, so moving between layers costs no further pass.
+
+## Choice
+
+A channel is typed, not clicked. A click reaches Python only through `FigureWidget`, which stores 5 MB of script in the
+notebook. Pointing at a dot shows the number of its channel.
+
+A pick is computed in a thread of its own. So the panel can say at once that it is at work, and a pick that a newer one
+has replaced is never shown.
 """
 
 import atexit
@@ -16,11 +22,11 @@ import ipywidgets as w
 import plotly.graph_objects as go
 
 from quasar_lab.evaluation.activations import DEFAULT_TEXT
+from quasar_lab.evaluation.outliers import ORDERS
 from quasar_lab.figures import Activations, capture, channel, error_by_alpha, outliers, surfaces
-from quasar_lab.figures.linear import GRIDS
-from quasar_lab.figures.outliers import ORDERS
-from quasar_lab.models.checkpoint import PARTS, projection_of
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.model_config import PARTS, projection_of
+from quasar_lab.quantization.product_error import GRIDS
 from quasar_lab.speculative.generation import Prompt
 from quasar_lab.support.errors import InputError, QuasarError
 from quasar_lab.widgets.live import FULL, STYLE, WIDE, note
@@ -32,53 +38,48 @@ KEPT = "the figures below are those of the pick before"
 
 @dataclass(frozen=True)
 class Pick:
-    """What the controls say. channel: as typed, empty for none; text: a new one to read, or None."""
+    """What the controls say."""
 
     layer: int
+    """The number of the layer."""
+
     projection: str
+    """The name of the linear in its layer."""
+
     order: str
+    """How channels are ordered, one of ORDERS."""
+
     grid: str
+    """The scales of the activations, one of GRIDS."""
+
     landscapes: bool
+    """Whether the landscapes are shown too."""
+
     errors: bool
+    """Whether the error by α is shown too."""
+
     channel: str
+    """The number of a channel to show alone, as it was typed; empty for none."""
+
     text: str | None
+    """A new text to read first, or None."""
 
 
 class OutlierExplorer(w.VBox):
-    """Pickers above the outliers and what else is asked for. The model runs once per text; moving between layers costs
-    nothing more."""
+    """Pickers above the outliers and what else is asked for."""
 
     def __init__(
         self, model: Decoder, quantized: Decoder | None, layer: int, projection: str, text: Prompt | Activations
     ):
-        self._model, self._quantized = model, quantized
+        self._model = model
+        self._quantized = quantized
         self._activations = capture(model, text)
         self._lock = threading.Lock()
         self._wanted: Pick | None = None
         self._thread: threading.Thread | None = None
-        look = {"layout": WIDE, "style": STYLE}
-        last = model.config.layers - 1
-        self.layer = w.IntSlider(layer, 0, last, description="layer", continuous_update=False, **look)
-        self.projection = w.Dropdown(
-            options=list(PARTS), value=projection_of(projection), description="projection", **look
-        )
-        self.order = w.Dropdown(options=ORDERS, description="order", **look)
-        self.grid = w.Dropdown(options=GRIDS, description="INT8 steps", **look)
-        self.landscapes = w.Checkbox(False, description="landscapes (3-D) too", **look)
-        self.errors = w.Checkbox(False, description="error by α too", **look)
-        self.channel = w.Text(
-            description="channel", placeholder="a number: this one alone", continuous_update=False, **look
-        )
-        self.text = w.Textarea(
-            text if isinstance(text, str) else DEFAULT_TEXT, description="text", layout=FULL, style=STYLE
-        )
-        self.start = w.Button(description="Use this text", icon="refresh")
+        self._make_controls(layer, projection_of(projection), text if isinstance(text, str) else DEFAULT_TEXT)
         self.message = w.HTML()
         self.areas = tuple(w.Output() for _ in range(4))
-        controls = (self.layer, self.projection, self.order, self.grid, self.landscapes, self.errors, self.channel)
-        for control in controls:
-            control.observe(lambda _: self.pick(), "value")
-        self.start.on_click(lambda _: self.pick(self.text.value))
         self._draw(self._choice(None))
         pickers = [
             w.HBox([self.layer, self.projection]),
@@ -89,21 +90,43 @@ class OutlierExplorer(w.VBox):
         atexit.register(self.wait)
         super().__init__([*pickers, self.text, w.HBox([self.start, self.message]), *self.areas])
 
+    def _make_controls(self, layer: int, projection: str, text: str) -> None:
+        """The pickers, each of which draws anew when it changes, and the text with its button."""
+        look = {"layout": WIDE, "style": STYLE}
+        last = self._model.config.layers - 1
+        self.layer = w.IntSlider(layer, 0, last, description="layer", continuous_update=False, **look)
+        self.projection = w.Dropdown(options=list(PARTS), value=projection, description="projection", **look)
+        self.order = w.Dropdown(options=ORDERS, description="order", **look)
+        self.grid = w.Dropdown(options=GRIDS, description="INT8 steps", **look)
+        self.landscapes = w.Checkbox(False, description="landscapes (3-D) too", **look)
+        self.errors = w.Checkbox(False, description="error by α too", **look)
+        self.channel = w.Text(
+            description="channel", placeholder="a number: this one alone", continuous_update=False, **look
+        )
+        self.text = w.Textarea(text, description="text", layout=FULL, style=STYLE)
+        self.start = w.Button(description="Use this text", icon="refresh")
+        controls = (self.layer, self.projection, self.order, self.grid, self.landscapes, self.errors, self.channel)
+        for control in controls:
+            control.observe(lambda _: self.pick(), "value")
+        self.start.on_click(lambda _: self.pick(self.text.value))
+
     def _choice(self, text: str | None) -> Pick:
         return Pick(
-            self.layer.value,
-            self.projection.value,
-            self.order.value,
-            self.grid.value,
-            self.landscapes.value,
-            self.errors.value,
-            self.channel.value.strip(),
-            text,
+            layer=self.layer.value,
+            projection=self.projection.value,
+            order=self.order.value,
+            grid=self.grid.value,
+            landscapes=self.landscapes.value,
+            errors=self.errors.value,
+            channel=self.channel.value.strip(),
+            text=text,
         )
 
     def pick(self, text: str | None = None) -> None:
-        """Draws what is picked as soon as the pick before is done; with `text`, the model reads that first. What is
-        wrong with a text is said beside the button."""
+        """Draws what is picked as soon as the pick before is done. With `text`, the model reads that first.
+
+        What is wrong with a text is said beside the button.
+        """
         if text is not None and not text.strip():
             self.message.value = note(InputError(f"the text is empty; accepted: at least a word ({SHOWN})"))
             return
@@ -141,9 +164,11 @@ class OutlierExplorer(w.VBox):
                     self.message.value = said
 
     def _draw(self, pick: Pick) -> None:
-        """Computes first and shows then, so that all figures change together; not at all when a newer pick waits."""
+        """Computes all figures first and shows them then, so that they change together. When a newer pick waits,
+        nothing is shown."""
         captured = self._activations if pick.text is None else capture(self._model, pick.text)
-        model, quantized, at = self._model, self._quantized, (pick.layer, pick.projection)
+        model, quantized = self._model, self._quantized
+        at = (pick.layer, pick.projection)
         figures = [outliers(model, *at, quantized, captured, pick.order)]
         if pick.errors and self._wanted is None:
             figures.append(error_by_alpha(model, *at, text=captured, grid=pick.grid))
@@ -170,7 +195,7 @@ def outlier_explorer(
     text: Prompt | Activations | None = None,
     interactive: bool = True,
 ) -> OutlierExplorer | go.Figure:
-    """The explorer; static: `figures.outliers` of one layer and projection."""
+    """The explorer, or, where the notebook is not interactive, `figures.outliers` of one layer and projection."""
     if enabled(interactive):
         return OutlierExplorer(model, quantized, layer, projection, DEFAULT_TEXT if text is None else text)
     return outliers(model, layer, projection, quantized, text)

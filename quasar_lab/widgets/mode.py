@@ -1,27 +1,29 @@
-"""Live or static, decided in one place; and putting a figure into an output area."""
+"""Whether panels are live or static, decided in one place, and how a figure gets into an output area."""
 
 import json
 import os
-from typing import Any
 
 import ipywidgets
 import plotly.graph_objects as go
 
+from quasar_lab.support.result import Json
+
 HEADLESS = "QUASAR_HEADLESS"
+"""The environment variable that turns every panel off when it is 1."""
 
 
 def enabled(interactive: bool) -> bool:
-    """Whether panels are live: the notebook's `interactive`, unless QUASAR_HEADLESS=1."""
+    """Whether panels are live: what the notebook's `interactive` says, but never with QUASAR_HEADLESS=1."""
     return interactive and os.environ.get(HEADLESS) != "1"
 
 
 def put(area: ipywidgets.Output, figure: go.Figure) -> None:
     """Shows a figure in an output area, in place of what was there.
 
-    The content is set, not displayed: `FigureWidget` would store 5 MB of script in the notebook, and a display from a
-    callback may land in another cell.
+    The content of the area is set and not displayed, because a display from a callback may appear below another cell. A
+    `FigureWidget` would store 5 MB of script in the notebook.
     """
-    data: dict[str, Any] = {
+    data: Json = {
         "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
         "text/plain": figure.layout.title.text or "figure",
     }

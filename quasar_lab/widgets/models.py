@@ -22,9 +22,11 @@ from IPython.display import display
 from quasar_lab import load
 from quasar_lab.evaluation import catalogue
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.families import family_names
+from quasar_lab.quantization import recipes
 from quasar_lab.quantization.saved_model import quantize
 from quasar_lab.support import progress
-from quasar_lab.support.errors import QuasarError
+from quasar_lab.support.errors import InputError, QuasarError
 from quasar_lab.widgets.live import STYLE, WIDE, note
 from quasar_lab.widgets.mode import enabled
 
@@ -32,7 +34,7 @@ NAME_CELL = 'style="padding: 5px 28px 5px 0; text-align: left"'
 NUMBER_CELL = 'style="padding: 5px 0 5px 28px; text-align: right; white-space: nowrap"'
 """Cells bring their look with them: a widget's HTML gets no table style from the page."""
 
-RECIPES = ("w8a8", "w8a8-plain", "w8a8-smoothquant:0.5", "w8a8-smoothquant:0.85", "w8a8-searched", "w8a8-shifted")
+RECIPES = recipes.examples()
 DEVICES, BACKENDS = ("cpu", "cuda"), ("auto", "cpu", "reference", "triton")
 
 
@@ -96,7 +98,7 @@ class ModelPanel:
             refused, opened = error, session.loaded
         self.chosen, self.model, self.quantized = opened
         self._thread: threading.Thread | None = None
-        ids = ["embedded", *(entry.id for entry in catalogue.ENTRIES[1:])]
+        ids = list(catalogue.accepted_names())
         look = {"layout": WIDE, "style": STYLE}
         self.choice = w.Combobox(value=choice.model, options=ids, description="model", ensure_option=False, **look)
         self.choice.placeholder = "embedded, a folder, or a hub id"
@@ -151,17 +153,16 @@ class ModelPanel:
 
     def _foretell(self) -> None:
         """What a model of the catalogue will cost, before anything is downloaded."""
-        names = {"embedded": catalogue.ENTRIES[0], **{entry.id: entry for entry in catalogue.ENTRIES}}
-        entry = names.get(self.choice.value)
-        if entry is None:
-            self.preview.value = "a folder or hub id of the families llama, mistral, qwen2, qwen3, openPangu"
+        try:
+            row = catalogue.row(catalogue.find(self.choice.value))
+        except InputError:  # not in the list: it may still be a folder or a hub id
+            self.preview.value = f"a folder or hub id of the families {family_names()}"
             return
-        row = catalogue.row(entry)
-        fits = "fits here" if row["fits"] else "does <b>not</b> fit in this machine's memory"
+        fits = "fits here" if row.fits else "does <b>not</b> fit in this machine's memory"
         self.preview.value = (
-            f"{row['parameters'] / 1e6:.0f} M weights, {escape(row['license'])}, from the {escape(row['source'])}"
-            f"{' model' if row['source'] == 'embedded' else ''} · read per step {row['step_bytes_bf16'] / 1e9:.2f} → "
-            f"{row['step_bytes_w8a8'] / 1e9:.2f} GB · {fits}"
+            f"{row.parameters / 1e6:.0f} M weights, {escape(row.license)}, from the {escape(row.source)}"
+            f"{' model' if row.source == catalogue.EMBEDDED else ''} · read per step "
+            f"{row.step_bytes_bf16 / 1e9:.2f} → {row.step_bytes_w8a8 / 1e9:.2f} GB · {fits}"
         )
 
     def _repr_html_(self) -> str:

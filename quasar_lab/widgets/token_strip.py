@@ -1,7 +1,7 @@
-"""The token strip as a widget: the report's drawing, fed while the model runs.
+"""The token strip as a widget: the drawing of the report, which gets new rounds while the model runs.
 
-The run has a thread of its own, so that Stop and the rest of the notebook stay responsive; each round is one message,
-and each audit. A view that opens late asks for everything said so far.
+The run has a thread of its own, so that Stop and the rest of the notebook stay responsive. Each round is one message to
+the front end, and so is each audit. A view that opens late asks for everything that was sent so far.
 """
 
 import atexit
@@ -18,6 +18,7 @@ from quasar_lab.figures.strip import script, stylesheet, whole_characters
 from quasar_lab.speculative.generation import Generation
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.support.errors import InputError, QuasarError
+from quasar_lab.support.result import Json
 
 
 def _end(thread: threading.Thread, generation: Generation) -> None:
@@ -26,7 +27,7 @@ def _end(thread: threading.Thread, generation: Generation) -> None:
 
 
 class TokenStrip(anywidget.AnyWidget):
-    """A strip that shows a trace, or a run as it happens (`run`, `stop`)."""
+    """A strip that shows a saved trace, or a run while it happens (`run`, `stop`)."""
 
     _esm = script() + (files("quasar_lab.widgets") / "token_strip.js").read_text(encoding="utf-8")
     _css = stylesheet()
@@ -37,7 +38,7 @@ class TokenStrip(anywidget.AnyWidget):
 
     def __init__(self, trace: Trace | None = None, **traits: Any):
         self._lock = threading.RLock()
-        self._said: list[dict[str, Any]] = [] if trace is None else whole_characters(list(trace.records()))
+        self._said: list[Json] = [] if trace is None else whole_characters(list(trace.records()))
         self._generation: Generation | None = None
         self._thread: threading.Thread | None = None
         self.trace = trace
@@ -45,7 +46,7 @@ class TokenStrip(anywidget.AnyWidget):
         self.on_msg(self._heard)
 
     def run(self, generation: Generation, done: Callable[[Trace], None] | None = None) -> None:
-        """Starts `generation` in a thread of its own and shows its rounds; `done` is called there with the trace.
+        """Starts `generation` in a thread of its own and shows its rounds. done: called with the trace, in that thread.
 
         Raises InputError while another run goes on.
         """
@@ -55,7 +56,7 @@ class TokenStrip(anywidget.AnyWidget):
         self.running, self.status = True, "reading the prompt …"
         self._thread = threading.Thread(target=self._work, args=(generation, done), daemon=True)
         self._thread.start()
-        # A daemon thread inside a torch op when the interpreter ends aborts the process: end the run first.
+        # A daemon thread that is inside a torch op when the interpreter ends aborts the process. So the run ends first.
         atexit.register(_end, self._thread, generation)
 
     def show(self, trace: Trace) -> None:
@@ -97,13 +98,13 @@ class TokenStrip(anywidget.AnyWidget):
             self.records = self._said  # what a saved notebook keeps
             self.running, self.status = False, outcome
 
-    def _say(self, records: list[dict[str, Any]], afresh: bool = False) -> None:
+    def _say(self, records: list[Json], afresh: bool = False) -> None:
         records = whole_characters(records)
         with self._lock:
             self._said = records if afresh else [*self._said, *records]
             self.send({"records": records})
 
-    def _heard(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
+    def _heard(self, widget: Any, content: Json, buffers: Any) -> None:
         if content.get("type") == "stop":
             self.stop()
         elif content.get("type") == "ready":

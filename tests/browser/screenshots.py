@@ -1,8 +1,9 @@
-"""Makes README's pictures from real pages: runs notebooks headless, opens their report in chromium, takes the part.
+"""Makes README's pictures from real pages.
 
     .venv/bin/python tests/browser/screenshots.py [NAME…]
 
-Every picture is what `quasar-lab report` shows at 1040 pixels, twice as fine; none is drawn by hand.
+It runs notebooks headless, opens their report in chromium and takes a picture of one part of the page. A picture shows
+what `quasar-lab report` shows in a window of 1040 pixels, with two pixels of the picture for each of the window.
 """
 
 import shutil
@@ -22,11 +23,14 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 @dataclass(frozen=True)
 class Shot:
-    """notebook: whose page. selector: of the part; the first match is taken. height: the most that is shown of it."""
+    """What a picture shows."""
 
     notebook: str
+    """The notebook whose page it is taken from."""
     selector: str
+    """CSS selector of the part; the first match is taken."""
     height: int = 1200
+    """The most that is shown of the part, in pixels of the window."""
 
 
 SHOTS = {

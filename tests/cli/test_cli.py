@@ -335,7 +335,7 @@ def test_bench_kernels_json(capsys):
 
 @pytest.mark.parametrize("command", [["models"], ["--help"], ["models", "--json"]], ids=" ".join)
 def test_a_reader_that_goes_away_is_no_error(command):
-    quoted = " ".join([sys.executable, "-m", "quasar_lab.cli.app", *command])
+    quoted = " ".join([sys.executable, "-m", "quasar_lab", *command])
     out = subprocess.run(
         ["bash", "-c", f"{quoted} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False
     )
@@ -343,7 +343,7 @@ def test_a_reader_that_goes_away_is_no_error(command):
 
 
 def test_a_full_disk_and_a_narrow_encoding():
-    code = [sys.executable, "-m", "quasar_lab.cli.app", "models"]
+    code = [sys.executable, "-m", "quasar_lab", "models"]
     with open("/dev/full", "w") as full:
         out = subprocess.run(code, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert out.returncode == 1

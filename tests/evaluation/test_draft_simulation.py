@@ -36,13 +36,13 @@ def test_the_table_counts_by_kind_and_over_all():
         answered(ToyVerifier(seed=1), 1),
     )
     rows = draft_simulation.table([first, second], "ngram", 2)
-    assert [row["category"] for row in rows] == ["a", "b", "all"]
+    assert [row.category for row in rows] == ["a", "b", "all"]
     one, two, both = rows
-    assert (one["new_tokens"], one["rounds"], one["mean_acceptance_length"]) == (1, 0, None)
+    assert (one.new_tokens, one.rounds, one.mean_acceptance_length) == (1, 0, None)
     # 1 | then 2 3 copied and 1 beyond; then 2 copied, and 3: a draft of one, since one token more ends the text.
-    assert (two["drafted"], two["accepted"], two["rounds"]) == (3, 3, 2)
-    assert two["mean_acceptance_length"] == 2.5
-    assert (both["prompts"], both["new_tokens"], both["draft_acceptance_rate"]) == (2, 7, 1.0)
+    assert (two.drafted, two.accepted, two.rounds) == (3, 3, 2)
+    assert two.mean_acceptance_length == 2.5
+    assert (both.prompts, both.new_tokens, both.draft_acceptance_rate) == (2, 7, 1.0)
 
 
 def test_what_cannot_be_simulated_is_refused():
@@ -56,13 +56,13 @@ def test_what_cannot_be_simulated_is_refused():
 def test_figures_show_the_table():
     answers = [answered(ToyVerifier(seed=seed), 30, category) for seed, category in enumerate(["a", "b", "b"])]
     identity = ToyVerifier.identity
-    rows = {row["category"]: row for row in draft_simulation.table(answers, "ngram:2", 3)}
+    rows = {row.category: row for row in draft_simulation.table(answers, "ngram:2", 3)}
     figure = tau_by_text(answers, identity, longest=2, gamma=3)
     tau, kept = figure.data
-    assert dict(zip(tau.y, tau.x, strict=True)) == {name: row["mean_acceptance_length"] for name, row in rows.items()}
-    assert dict(zip(kept.y, kept.x, strict=True)) == {name: row["draft_acceptance_rate"] for name, row in rows.items()}
+    assert dict(zip(tau.y, tau.x, strict=True)) == {name: row.mean_acceptance_length for name, row in rows.items()}
+    assert dict(zip(kept.y, kept.x, strict=True)) == {name: row.draft_acceptance_rate for name, row in rows.items()}
     assert kept.y[0] == "all"
     sweep = tau_by_settings(answers, identity, gammas=[1, 3], lookups=[1, 2], longest=2, gamma=3)
     by_gamma = {trace.name: trace.y[1] for trace in sweep.data if trace.xaxis == "x"}
     by_lookup = {trace.name: trace.y[1] for trace in sweep.data if trace.xaxis == "x2"}
-    assert by_gamma == by_lookup == {name: row["mean_acceptance_length"] for name, row in rows.items()}
+    assert by_gamma == by_lookup == {name: row.mean_acceptance_length for name, row in rows.items()}

@@ -82,6 +82,9 @@ def test_rows_by_verifier_are_in_the_order_of_verifiers_and_of_widths():
     assert result.curves() == {"w8a8": {2: 12.0, 4: 14.0}, "bf16": {1: 21.0, 4: 24.0}}
     assert result.common_widths() == [4]
     assert result.fewest_samples() == 3
+    assert result.row("bf16", 4).ms_p50 == 24.0
+    with pytest.raises(InputError, match="bf16/2 was not timed; accepted: w8a8/4, bf16/4"):
+        result.row("bf16", 2)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from quasar_kernels.reference import apply_transform
 
 from quasar_lab import figures
-from quasar_lab.figures.linear import smoothing_factors
+from quasar_lab.evaluation.linear_view import smoothing_factors
 from quasar_lab.figures.style import visible
 from quasar_lab.quantization.layer_error import output_error
 from quasar_lab.quantization.smoothing import smoothquant_factors

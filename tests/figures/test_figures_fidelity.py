@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -10,7 +11,8 @@ from toys import VOCAB, Letters, ToyVerifier, toy_pair
 
 import quasar_lab as ql
 from quasar_lab import figures
-from quasar_lab.evaluation.fidelity import difference, own_text
+from quasar_lab.evaluation.fidelity import on_own_answers
+from quasar_lab.evaluation.text_difference import difference
 from quasar_lab.support.errors import InputError
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "&lt;b&gt;", '"><b>', "<!--")
@@ -53,7 +55,7 @@ def pair_of(tokenizer, noise=0.5, seed=3):
 def read():
     """A toy's answers read by a noisy copy of it, all pieces hostile."""
     pair = pair_of(Hostile())
-    return own_text(pair.exact, pair.fast, [[a, b] for a in range(VOCAB) for b in range(3)], 15)
+    return on_own_answers(pair.exact, pair.fast, [[a, b] for a in range(VOCAB) for b in range(3)], 15)
 
 
 def stamp_of(figure):
@@ -74,10 +76,10 @@ class TestDivergence:
         figure = figures.divergence(read)
         same, flips = named(figure, "same likeliest token"), named(figure, "flip")
         drawn = dict(zip([*same.x, *flips.x], [*same.y, *flips.y], strict=True))
-        assert sorted(drawn) == list(range(len(read["series"]["kl"])))
-        kl = torch.tensor(read["series"]["kl"]).clamp(min=1e-9).log10()
+        assert sorted(drawn) == list(range(len(read.series.kl)))
+        kl = torch.tensor(read.series.kl).clamp(min=1e-9).log10()
         torch.testing.assert_close(torch.tensor([drawn[place] for place in sorted(drawn)]), kl)
-        expected = [flip["position"] for flip in read["flip_margins"] if flip["position"] < len(kl)]
+        expected = [flip.position for flip in read.flip_margins if flip.position < len(kl)]
         assert list(flips.x) == expected
         assert 0 < len(expected) < len(kl)
         assert sum(named(figure, "share of all positions").x) == pytest.approx(1)
@@ -88,7 +90,7 @@ class TestDivergence:
 
     def test_two_that_are_the_same(self):
         toy = ToyVerifier()
-        figure = figures.divergence(own_text(toy, toy, [PROMPT], 10))
+        figure = figures.divergence(on_own_answers(toy, toy, [PROMPT], 10))
         assert list(named(figure, "flip").x) == []
         assert set(named(figure, "same likeliest token").y) == {-9.0}
         assert sum(named(figure, "share of all positions").x) == pytest.approx(1)
@@ -96,7 +98,7 @@ class TestDivergence:
     def test_tokens_are_no_markup(self, read):
         assert "&lt;img" in json.dumps(figures.divergence(read).to_plotly_json(), default=list)
         assert markup(figures.divergence(read)) == markup(figures.flip_margins(read)) == []
-        hostile = {**read, "model": HOSTILE[0], "base": HOSTILE[1], "verifier": HOSTILE[0]}
+        hostile = replace(read, origin=replace(read.origin, model=HOSTILE[0]), base=HOSTILE[1], verifier=HOSTILE[0])
         assert markup(figures.divergence(hostile)) == markup(figures.flip_margins(hostile)) == []
 
 
@@ -106,15 +108,15 @@ class TestFlipMargins:
         everywhere, flips = named(figure, "all positions"), named(figure, "flips")
         assert sum(everywhere.y) == pytest.approx(1)
         assert sum(flips.y) == pytest.approx(1)
-        margins = torch.tensor([flip["margin"] for flip in read["flip_margins"]])
+        margins = torch.tensor([flip.margin for flip in read.flip_margins])
         for (low, high, count, _), share in zip(flips.customdata, flips.y, strict=True):
             inside = int(((margins >= low) & (margins < high)).sum())
             assert abs(count - inside) <= (low == flips.customdata[0][0]) * len(margins)
-            assert share == pytest.approx(count / read["flips"])
+            assert share == pytest.approx(count / read.flips)
 
     def test_no_flips_are_said_to_be_none(self):
         toy = ToyVerifier()
-        figure = figures.flip_margins(own_text(toy, toy, [PROMPT], 10))
+        figure = figures.flip_margins(on_own_answers(toy, toy, [PROMPT], 10))
         assert "no flips in 10 tokens" in figure.layout.title.subtitle.text
         assert set(named(figure, "flips").y) == {0}
 

@@ -1,4 +1,4 @@
-"""Landscapes lose no spike and keep the camera; the errors of one linear are split as they are said to be."""
+"""Landscapes keep the camera and the scale, one channel is said in words, and the explorer shows what is picked."""
 
 import json
 import re
@@ -6,90 +6,24 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from outlier_inputs import LAYER, PROJECTION, Rotating, with_channel, with_token
 from test_figures import HOSTILE, IDS, named, stamp_of
 
 from quasar_lab import figures, widgets
-from quasar_lab.figures.linear import GRIDS, channel_shares, formulas, linear, product_errors, round_inputs, steps
-from quasar_lab.figures.surfaces import COLUMNS, ROWS, SCENES, block_max, starts
+from quasar_lab.evaluation.landscapes import COLUMNS, ROWS, block_max, block_starts
+from quasar_lab.evaluation.linear_view import inspect_linear
+from quasar_lab.figures.notation import mapped_formulas
+from quasar_lab.figures.surfaces import SCENES
 from quasar_lab.models.input_map import InputMap
-from quasar_lab.quantization.layer_error import output_error
-from quasar_lab.quantization.rotation import rotation_matrix
+from quasar_lab.quantization.product_error import GRIDS, channel_shares
 from quasar_lab.support.errors import InputError
 
-LAYER, PROJECTION = 1, "down_proj"
 FEW = (0.5,)
 
 
 @pytest.fixture
 def captured(tiny):
     return figures.capture(tiny, IDS)
-
-
-def with_channel(captured, channel=7, size=100.0):
-    """The same input with one channel that is large for every token."""
-    captured.inputs[LAYER, PROJECTION] = captured.at(LAYER, PROJECTION).clone()
-    captured.inputs[LAYER, PROJECTION][:, channel] = size
-    return captured
-
-
-def with_token(captured, channel=7, size=3000.0):
-    """The same input with one massive value, of the first token."""
-    captured.inputs[LAYER, PROJECTION] = captured.at(LAYER, PROJECTION).clone()
-    captured.inputs[LAYER, PROJECTION][0, channel] = size
-    return captured
-
-
-class Rotating:
-    """A quantized model that rotates the toy's linears."""
-
-    name = "w8a8"
-
-    def __init__(self, channels):
-        torch.manual_seed(0)
-        self.mapping = InputMap(torch.rand(channels) + 0.5, rotation_matrix(channels))
-        self.mappings = {(LAYER, PROJECTION): self.mapping}
-
-
-# Cells
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_one_spike_anywhere_survives_the_cells(data):
-    rows, columns = data.draw(st.integers(1, 130)), data.draw(st.integers(1, 200))
-    row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
-    first_alone = data.draw(st.booleans())
-    values = torch.rand(rows, columns)
-    values[row, column] = 1000.0
-    down, across = starts(rows, ROWS, first_alone), starts(columns, COLUMNS)
-    cells = block_max(values, down, across)
-    assert cells.shape == (len(down), len(across))
-    assert len(down) <= ROWS
-    assert len(across) <= COLUMNS
-    at = sum(begin <= row for begin in down) - 1, sum(begin <= column for begin in across) - 1
-    assert cells[at] == 1000.0
-    assert int((cells == 1000.0).sum()) == 1
-
-
-@given(st.integers(1, 2000), st.integers(2, 64), st.booleans())
-def test_cells_cover_everything_in_blocks_of_nearly_one_size(count, cells, first_alone):
-    begins = starts(count, cells, first_alone)
-    assert begins[0] == 0
-    assert begins == sorted(set(begins))
-    sizes = np.diff([*begins, count])
-    assert sizes.min() >= 1
-    rest = sizes[1:] if first_alone and count > 1 else sizes
-    assert np.ptp(rest) <= 1
-    if first_alone and count > 1:
-        assert sizes[0] == 1
-
-
-@pytest.mark.parametrize(("count", "cells", "alone"), [(0, 4, False), (5, 0, False), (5, 1, True)])
-def test_nothing_and_no_cells_are_refused(count, cells, alone):
-    with pytest.raises(InputError, match="at least one value and one cell"):
-        starts(count, cells, alone)
 
 
 # Landscapes
@@ -125,13 +59,13 @@ def test_no_frame_has_a_camera_and_the_scenes_keep_theirs(tiny, captured):
 
 def test_every_step_shows_its_own_mapping(tiny, captured):
     figure = figures.surfaces(tiny, LAYER, PROJECTION, text=captured, alphas=(0.0, 0.5, 0.75))
-    part = linear(tiny, LAYER, PROJECTION, captured)
+    part = inspect_linear(tiny, LAYER, PROJECTION, captured)
     assert [frame.name for frame in figure.frames] == ["none", "0", "0.5", "0.75"]
     assert figure.layout.sliders[0].active == 2
     for frame, mapping in zip(figure.frames, (part.unmapped(), *map(part.smoothed, (0.0, 0.5, 0.75))), strict=True):
         x, weight = mapping.inputs(part.x).abs(), mapping.weight(part.weight).abs()
-        columns = starts(x.shape[1], COLUMNS)
-        cells = block_max(x, range(len(IDS)), columns), block_max(weight, starts(weight.shape[0], ROWS), columns)
+        columns = block_starts(x.shape[1], COLUMNS)
+        cells = block_max(x, range(len(IDS)), columns), block_max(weight, block_starts(weight.shape[0], ROWS), columns)
         for data, expected, scene in zip(frame.data, cells, ("scene", "scene3"), strict=False):
             lowest = 10 ** figure.layout[scene].zaxis.range[0]  # what is below the log axis stays below it
             assert np.allclose(np.maximum(data.z, lowest), expected.clamp(min=lowest))
@@ -229,39 +163,7 @@ def test_landscapes_stay_small(tiny):
     assert len(figure.to_json()) < 1_000_000
 
 
-# Errors of one linear
-
-
-def test_a_mapping_is_exact_until_something_is_rounded(tiny, captured):
-    part = linear(tiny, LAYER, PROJECTION, captured)
-    shifted = InputMap(part.smoothed(0.5).factors, shift=part.x.mean(dim=0))
-    for mapping in (part.smoothed(0.5), Rotating(part.x.shape[1]).mapping, shifted):
-        found = product_errors(part.x, part.weight, mapping)[0]
-        assert found.before < 1e-5
-        assert found.after == pytest.approx(output_error(part.x, part.weight, mapping), rel=1e-3)
-        assert found.after > 100 * found.before
-    readout = figures.exactness(tiny, LAYER, PROJECTION, text=captured)
-    assert readout == product_errors(part.x, part.weight, part.smoothed(0.5))[0]
-    wrong = InputMap(torch.full_like(part.smoothed(0.5).factors, 2.0))
-    object.__setattr__(wrong, "weight", lambda weight: weight)  # a mapping that the weights do not undo
-    assert product_errors(part.x, part.weight, wrong)[0].before == pytest.approx(0.5)
-
-
-def test_a_massive_token_ruins_the_others_only_with_one_scale_for_all(tiny, captured):
-    part = linear(tiny, LAYER, PROJECTION, with_token(captured))
-    by_grid = {grid: product_errors(part.x, part.weight, part.unmapped(), grid, (0, 1)) for grid in GRIDS}
-    assert by_grid["per tensor"][1].after > 0.5
-    assert by_grid["per token"][1].after < 0.05
-    # Over all tokens its own large output hides what happened to the others.
-    assert by_grid["per tensor"][0].after < 0.05
-
-
-def test_steps_and_rounding(captured):
-    x = captured.at(LAYER, PROJECTION)
-    assert torch.equal(steps(x, "per token"), x.abs().amax(dim=1) / 127)
-    assert steps(x, "per tensor").tolist() == pytest.approx([float(x.abs().max()) / 127] * len(x))
-    for grid in GRIDS:
-        assert bool(((round_inputs(x, grid) - x).abs() <= steps(x, grid)[:, None] * 0.5001).all())
+# The error by smoothing strength
 
 
 def test_too_little_smoothing_leaves_outliers_and_too_much_ruins_the_weights(tiny, captured):
@@ -280,29 +182,12 @@ def test_too_little_smoothing_leaves_outliers_and_too_much_ruins_the_weights(tin
         assert both[0] == pytest.approx((activations[0] ** 2 + weights[0] ** 2) ** 0.5, rel=0.2)
 
 
-def test_shares_of_the_error_are_those_of_each_channels_own_product(tiny, captured):
-    part = linear(tiny, LAYER, PROJECTION, with_channel(captured))
-    mapping = part.smoothed(0.7)
-    shares = channel_shares(part.x, part.weight, mapping)
-    x, weight = mapping.inputs(part.x), mapping.weight(part.weight)
-    coarse = round_inputs(x, "per token"), round_inputs(weight, "per token")
-    norms = torch.stack(
-        [
-            (torch.outer(coarse[0][:, k], coarse[1][:, k]) - torch.outer(x[:, k], weight[:, k])).norm()
-            for k in range(x.shape[1])
-        ]
-    )
-    torch.testing.assert_close(shares.float(), norms**2 / (norms**2).sum(), rtol=1e-3, atol=1e-6)
-    assert float(shares.sum()) == pytest.approx(1)
-    assert channel_shares(torch.zeros(2, 4), torch.zeros(3, 4), InputMap(torch.ones(4))).tolist() == [0.0] * 4
-
-
 # One channel
 
 
 def test_a_channel_says_its_factor_its_maxima_and_its_share(tiny, captured):
     figure = figures.channel(tiny, LAYER, PROJECTION, 7, text=with_channel(captured))
-    part = linear(tiny, LAYER, PROJECTION, captured)
+    part = inspect_linear(tiny, LAYER, PROJECTION, captured)
     mapping = part.smoothed(0.5)
     before, after = figure.data
     assert set(before.y) == {100.0}
@@ -319,7 +204,7 @@ def test_a_channel_says_its_factor_its_maxima_and_its_share(tiny, captured):
 
 def test_pointing_at_a_channel_says_its_share_of_the_error(tiny, captured):
     figure = figures.outliers(tiny, LAYER, PROJECTION, text=captured, order="sorted")
-    part = linear(tiny, LAYER, PROJECTION, captured)
+    part = inspect_linear(tiny, LAYER, PROJECTION, captured)
     shares = [100 * channel_shares(part.x, part.weight, how) for how in (part.unmapped(), part.smoothed(0.5))]
     for data, expected in zip(figure.data[::2], shares, strict=True):
         for number, _, share in data.customdata:
@@ -340,9 +225,9 @@ def test_token_text_in_figures_is_escaped(tiny, captured):
 
 def test_formulas_name_what_is_rounded():
     ones, turn = torch.ones(4), torch.eye(1)
-    assert formulas(InputMap(ones), "x", "W") == ("x / s", "W · s")
-    assert formulas(InputMap(ones, turn), "X", "W") == ("(X / s) R", "(W · s) R")
-    assert formulas(InputMap(ones, shift=ones), "x", "W") == ("(x − z) / s", "W · s")
+    assert mapped_formulas(InputMap(ones), "x", "W") == ("x / s", "W · s")
+    assert mapped_formulas(InputMap(ones, turn), "X", "W") == ("(X / s) R", "(W · s) R")
+    assert mapped_formulas(InputMap(ones, shift=ones), "x", "W") == ("(x − z) / s", "W · s")
 
 
 @pytest.mark.parametrize(

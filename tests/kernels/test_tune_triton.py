@@ -2,25 +2,25 @@
 
 import importlib
 import json
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from isolated import checkout, run_isolated
 
 pytest.importorskip("triton", reason="Triton is for Linux")
-from quasar_kernels.stand_in import StandIn
+from quasar_kernels.simulated_device import SimulatedDevice
 from quasar_kernels.triton import compiled, tiles
 
-BENCHMARKS = Path(__file__).parents[2] / "kernels" / "benchmarks"
-sys.path.append(str(BENCHMARKS))
+sys.path.append(str(Path(__file__).parents[2] / "kernels" / "benchmarks"))
 tune = importlib.import_module("tune_triton")
 QWEN = next(shape for shape in compiled.SHAPES if shape.name == "Qwen3-8B")
 
 
 def bench():
-    return tune.Bench(StandIn(), "cpu", StandIn(), 0)
+    return tune.Bench(SimulatedDevice(), "cpu", SimulatedDevice(), 0)
 
 
 def test_the_search_walks_to_the_fastest_tile_and_measures_none_twice():
@@ -107,7 +107,7 @@ def test_what_matters_most_to_a_step_is_tuned_first():
 def test_a_product_is_measured_at_its_width_with_tiles_of_its_own(monkeypatch, op, rows):
     seen = []
 
-    class Watched(StandIn):
+    class Watched(SimulatedDevice):
         def _call(self, what, *arguments, **options):
             seen.append((arguments[0].shape[0], tiles._forced[op]))
             return super()._call(what, *arguments, **options)
@@ -115,7 +115,7 @@ def test_a_product_is_measured_at_its_width_with_tiles_of_its_own(monkeypatch, o
     monkeypatch.setattr(tune, "REPLAYS", 1)
     start, unsplit = tune.conservative(op, n=48, k=96), tune.UNSPLIT.get(op, {"split_k": 1})
     monkeypatch.setitem(tune.CHOICES, op, {name: [value, start[name]] for name, value in unsplit.items()})
-    entry = tune.tune_product(tune.Bench(Watched(), "cpu", StandIn(), 0), op, 48, 96)
+    entry = tune.tune_product(tune.Bench(Watched(), "cpu", SimulatedDevice(), 0), op, 48, 96)
     assert {row for row, _ in seen} == {rows}
     tried = [tile for place, (_, tile) in enumerate(seen) if tile not in [before for _, before in seen[:place]]]
     assert tried[:2] == [start, {**start, **unsplit}]
@@ -127,7 +127,7 @@ def test_a_product_is_measured_at_its_width_with_tiles_of_its_own(monkeypatch, o
 def test_attention_is_measured_over_a_short_and_a_long_context_in_turn(monkeypatch):
     seen = []
 
-    class Watched(StandIn):
+    class Watched(SimulatedDevice):
         def attend(self, q, k, v, lengths):
             seen.append((int(lengths.max()), k.shape[1]))
             return q.reshape(q.shape[0], -1)
@@ -135,7 +135,7 @@ def test_attention_is_measured_over_a_short_and_a_long_context_in_turn(monkeypat
     monkeypatch.setattr(tune, "REPLAYS", 1)
     monkeypatch.setitem(tune.CHOICES, "attend", {})
     small = compiled.Shape("tiny", 32, 32, 2, 1, 16, 64, 64, (1, 1))
-    entry = tune.tune_attention(tune.Bench(Watched(), "cpu", StandIn(), 0), small)
+    entry = tune.tune_attention(tune.Bench(Watched(), "cpu", SimulatedDevice(), 0), small)
     assert seen[:4] == [(1024, 16384), (8192, 16384)] * 2
     assert len(seen) % 2 == 0
     assert (entry["size"], entry["per"]) == (16, 2)
@@ -146,7 +146,7 @@ def run_main(monkeypatch, tmp_path, *arguments):
     """The script on a GPU that is made up."""
     monkeypatch.setattr(tune.ops, "unavailable", lambda: None)
     monkeypatch.setattr(tune.torch.cuda, "get_device_name", lambda: "GPU A")
-    monkeypatch.setattr(tune, "CudaRuntime", StandIn)
+    monkeypatch.setattr(tune, "CudaRuntime", SimulatedDevice)
     monkeypatch.setattr(tune, "Bench", lambda *given, **named: None)
     monkeypatch.setattr(sys, "argv", ["tune_triton.py", "--out", str(tmp_path), *arguments])
     tune.main()
@@ -183,18 +183,9 @@ def test_what_is_written_is_read_back(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_from_a_checkout_without_install_and_without_a_gpu_it_says_so(tmp_path):
-    checkout = [str(BENCHMARKS.parents[1]), str(BENCHMARKS.parent)]
-    code = (
-        "import runpy, sys\n"
-        f"sys.path = [path for path in sys.path if path not in {checkout}]\n"
-        "sys.meta_path = [finder for finder in sys.meta_path if 'editable' not in repr(finder)]\n"
-        "for name in ('quasar_kernels', 'quasar_lab'):\n"
-        "    try: __import__(name)\n"
-        "    except ImportError: continue\n"
-        "    sys.exit('it is installed')\n"
-        "sys.argv = ['tune_triton.py']\n"
-        f"runpy.run_path({str(BENCHMARKS / 'tune_triton.py')!r}, run_name='__main__')"
-    )
-    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    script = checkout(tmp_path / "checkout") / "kernels" / "benchmarks" / "tune_triton.py"
+    shutil.rmtree(tmp_path / "checkout" / "quasar_lab")  # it needs nothing of that
+    code = f"import runpy; sys.argv = ['tune_triton.py']; runpy.run_path({str(script)!r}, run_name='__main__')"
+    done = run_isolated(code, tmp_path)
     assert done.returncode == 2, done.stderr
     assert "tiles are measured on a GPU: no CUDA device" in done.stderr

@@ -12,7 +12,7 @@ from tiny_models import write_checkpoint
 
 import quasar_lab as ql
 from quasar_lab.models import checkpoint, embedded
-from quasar_lab.models.checkpoint import parse_config, projection_of
+from quasar_lab.models.model_config import parse_config, projection_of
 from quasar_lab.support.errors import CheckpointError
 
 

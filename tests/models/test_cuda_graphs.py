@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quasar_kernels import reference
-from quasar_kernels.stand_in import StandIn
+from quasar_kernels.simulated_device import SimulatedDevice
 from quasar_kernels.threads import single_torch_thread
 from tiny_models import write_checkpoint
 from tiny_quantized import same_but_for_time, smoothed
@@ -44,7 +44,7 @@ def one_backend():
 
 def on_device(plain):
     """The same weights behind the engine."""
-    return replace(plain, ops=StandIn())
+    return replace(plain, ops=SimulatedDevice())
 
 
 @pytest.fixture(scope="module", params=[*FAMILIES, "w8a8"])
@@ -79,7 +79,7 @@ def verifiers(tmp_path_factory):
 def same(found, wanted, hidden):
     assert torch.equal(found.logits, wanted.logits)
     assert torch.equal(found.hidden, wanted.hidden) if hidden else found.hidden is None
-    values, ids, log_sums = wanted_top = StandIn().top_rows(wanted.logits, 5)
+    values, ids, log_sums = wanted_top = SimulatedDevice().top_rows(wanted.logits, 5)
     assert torch.equal(found.top, torch.cat([ids, values, log_sums[:, None]], dim=1).double()), wanted_top
 
 
@@ -256,8 +256,8 @@ def test_a_cache_of_another_decoder_is_captured_apart(verifiers):
 
 
 def test_a_number_read_on_the_way_in_is_baked_into_the_tape():
-    """What the tests above rely on: a stand-in's graph replays what it was captured with, as CUDA's would."""
-    ops, start, kept = StandIn(), torch.tensor([2.0]), torch.zeros(1, 4)
+    """What the tests above rely on: a simulated device's graph replays what it was captured with, as CUDA's would."""
+    ops, start, kept = SimulatedDevice(), torch.tensor([2.0]), torch.zeros(1, 4)
     replay = ops.capture(lambda: ops.rmsnorm(torch.full((1, 4), float(start)), torch.ones(4), 1.0, out=kept))
     replay()
     before = kept.clone()
@@ -326,7 +326,7 @@ def test_the_device_verdict_is_the_hosts(options, drafts, drawn, behind, seed):
     ours, theirs = (torch.Generator().manual_seed(seed + 1) for _ in "ab")
     wanted_rows = read_rows(logits, sampling, 5)
     wanted = accept(wanted_rows, draft, sampling, ours)
-    found_rows, found = accept_on_device(logits, StandIn().top_table(logits, 5), draft, sampling, theirs)
+    found_rows, found = accept_on_device(logits, SimulatedDevice().top_table(logits, 5), draft, sampling, theirs)
     assert found == wanted
     assert torch.equal(ours.get_state(), theirs.get_state())
     assert (found_rows.best_ids, found_rows.best_logits) == (wanted_rows.best_ids, wanted_rows.best_logits)
@@ -338,7 +338,7 @@ def test_the_device_verdict_is_the_hosts(options, drafts, drawn, behind, seed):
 def test_unusable_logits_are_judged_without_touching_memory_that_is_not_there():
     """On a GPU an index out of range would end the process; the loop then says what is wrong."""
     logits = torch.full((3, VOCAB), torch.nan)
-    top = StandIn().top_table(logits, 5)
+    top = SimulatedDevice().top_table(logits, 5)
     for options in ({}, {"temperature": 1.0}):
         draft, generator = Draft([1, 2]), torch.Generator().manual_seed(0)
         _, found = accept_on_device(logits, top, draft, Sampling(**options), generator)

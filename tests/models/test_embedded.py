@@ -79,19 +79,19 @@ def test_bits_do_not_depend_on_width_chunking_or_threads(verifier, request):
 def test_w8a8_says_almost_the_same(embedded, w8a8):
     ids = embedded.tokenizer.encode((storage.packaged_folder("data") / "prompts" / "qa.jsonl").read_text())[:200]
     found = compare(embedded, w8a8, ids, window=100)
-    assert found["tokens"] == 200
-    assert 0 < found["kl_mean"] < 0.03
-    assert found["top1_agreement"] > 0.8
-    assert found["flips"] == len(found["flip_margins"])
-    assert len(found["per_layer"]) == 30
-    assert all(0 < row["error"] < 0.2 for row in found["per_layer"])
+    assert found.tokens == 200
+    assert 0 < found.kl_mean < 0.03
+    assert found.top1_agreement > 0.8
+    assert found.flips == len(found.flip_margins)
+    assert len(found.per_layer) == 30
+    assert all(0 < row.error < 0.2 for row in found.per_layer)
 
 
 def test_a_model_compared_with_itself(embedded):
     found = compare(embedded, embedded, list(range(300, 340)), window=16)
-    assert (found["kl_mean"], found["flips"], found["top1_agreement"]) == (0, 0, 1)
-    assert found["perplexity"] == found["perplexity_bf16"]
-    assert all(row["error"] == 0 for row in found["per_layer"])
+    assert (found.kl_mean, found.flips, found.top1_agreement) == (0, 0, 1)
+    assert found.perplexity == found.perplexity_bf16
+    assert all(row.error == 0 for row in found.per_layer)
 
 
 def test_the_sink_is_a_token_not_a_channel(embedded):

@@ -1,9 +1,9 @@
-"""Writes the cell that installs the lab on Colab and its like into every notebook: `jupyter.install_cell()`, one text.
+"""Writes the install cell into every notebook: the cell that installs the lab where it is missing, as on Colab.
 
     .venv/bin/python tests/notebooks/install_cells.py
 
-Run it after a change of `jupyter.REPOSITORY`; a test compares the notebooks with it. The cell stands behind the
-parameters, folded, and is the only one that changes.
+The text of the cell is `jupyter.install_cell()`. Run this after a change of `jupyter.REPOSITORY`; a test compares the
+notebooks with that text. The cell is folded and stands behind the parameters. No other cell is changed.
 """
 
 import sys
@@ -17,7 +17,7 @@ METADATA = {"jupyter": {"source_hidden": True}, "tags": ["install"]}
 
 
 def place(notebook: nbformat.NotebookNode) -> None:
-    """Puts the cell right behind the parameters, in place of an older one."""
+    """Puts the install cell right behind the parameters, and removes an older one."""
     notebook.cells = [cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", [])]
     behind = next(n for n, cell in enumerate(notebook.cells, 1) if "parameters" in cell.metadata.get("tags", []))
     cell = nbformat.v4.new_code_cell(jupyter.install_cell(), metadata=METADATA)

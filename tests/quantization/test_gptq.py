@@ -7,8 +7,7 @@ from quasar_kernels.reference import rotate
 
 from quasar_lab.models.input_map import InputMap
 from quasar_lab.quantization.gptq import expected_error, quantize_weight, round_compensated, round_weight
-from quasar_lab.quantization.rotation import hadamard, rotation_matrix
-from quasar_lab.quantization.smoothing import balanced_factors
+from quasar_lab.quantization.rotation import balanced_factors, hadamard, rotation_matrix
 
 
 def inputs(rows, k, seed):
@@ -89,14 +88,14 @@ def test_balanced_factors_make_the_noise_least():
     assert dead[0] == dead[1] == 1
 
 
-def test_a_mapping_is_exact_before_rounding():
+def test_an_input_map_is_exact_before_rounding():
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(5, 48, generator=generator), torch.randn(7, 48, generator=generator)
-    for mapping in (
+    for input_map in (
         InputMap(torch.rand(48, generator=generator) + 0.5),
         InputMap(torch.rand(48, generator=generator) + 0.5, rotation_matrix(48)),
         InputMap(torch.rand(48, generator=generator) + 0.5, rotation_matrix(16), 16),
     ):
-        mapped = mapping.inputs(x)
-        assert torch.allclose(mapped @ mapping.weight(weight).T, x @ weight.T, atol=1e-4)
-        assert torch.allclose(mapping.gram(x.T @ x), mapped.T @ mapped, atol=1e-3)
+        mapped = input_map.inputs(x)
+        assert torch.allclose(mapped @ input_map.weight(weight).T, x @ weight.T, atol=1e-4)
+        assert torch.allclose(input_map.gram(x.T @ x), mapped.T @ mapped, atol=1e-3)

@@ -1,7 +1,8 @@
 """Smoothing is exact before rounding, rounding is what it says, and a saved model comes back the same."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,29 +12,32 @@ from quasar_kernels import reference
 from quasar_kernels.reference import apply_transform, quantize_rows
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, write_checkpoint
+from tiny_quantized import SEQUENCES
 
 import quasar_lab as ql
-from quasar_lab.models.checkpoint import PARTS
 from quasar_lab.models.decoder import bf16_decoder
+from quasar_lab.models.input_map import InputMap
 from quasar_lab.models.linear import Int8Linear
-from quasar_lab.quantization import calibration, folding, recipes, saved_model, smoothing
-from quasar_lab.quantization.calibration import collect
+from quasar_lab.models.model_config import PARTS
+from quasar_lab.quantization import calibration, saved_model, smoothing
+from quasar_lab.quantization.calibration import Calibration, collect
 from quasar_lab.quantization.folding import quantized_tensors
 from quasar_lab.quantization.gptq import quantize_weight
 from quasar_lab.quantization.layer_error import output_error
-from quasar_lab.quantization.recipes import Recipe, candidates, least_error, mappings, parse_recipe
+from quasar_lab.quantization.recipes import CalibratedLinear, parse_recipe
+from quasar_lab.quantization.recipes.rotated import Rotated
+from quasar_lab.quantization.recipes.searched import Searched
+from quasar_lab.quantization.recipes.shifted import Shifted, shifted_map
+from quasar_lab.quantization.recipes.smoothquant import SmoothQuant, smoothquant_map
+from quasar_lab.quantization.selection import least_error
 from quasar_lab.support.errors import CalibrationError, NotInThisVersion, QuasarError, RecipeError
 
-SEQUENCES = [torch.randint(0, 94, (40,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(3)]
+METHODS = [SmoothQuant(), Shifted(), Rotated()]
 
 
-SMOOTHQUANT, SHIFTED, ROTATED = (Recipe(method, method) for method in ("smoothquant", "shifted", "rotated"))
-METHODS = [SMOOTHQUANT, SHIFTED, ROTATED]
-
-
-def smoothed(checkpoint, sequences=SEQUENCES, recipe=SMOOTHQUANT):
+def smoothed(checkpoint, sequences=SEQUENCES, recipe=METHODS[0]):
     model = bf16_decoder(checkpoint)
-    proposed = candidates(checkpoint, collect(model, sequences), recipe)
+    proposed = recipe.proposals(checkpoint, collect(model, sequences))
     return {key: first for key, (first,) in proposed.items()}
 
 
@@ -47,10 +51,9 @@ def test_folding_is_exact_before_rounding(family, recipe, tmp_path, monkeypatch)
     assert max(float(m.factors.max() / m.factors.min()) for m in found.values()) > 1.5, "nothing was smoothed"
     expected = model.forward(SEQUENCES[0], model.new_cache()).logits
 
-    def as_it_is(weight):
-        return weight, torch.ones(weight.shape[0])
+    def as_it_is(rows):
+        return rows, torch.ones(rows.shape[0])
 
-    monkeypatch.setattr(folding, "quantize_weight", as_it_is)
     monkeypatch.setattr(reference, "quantize_rows", lambda x, transform=None: as_it_is(apply_transform(x, transform)))
     monkeypatch.setattr(
         reference,
@@ -59,7 +62,9 @@ def test_folding_is_exact_before_rounding(family, recipe, tmp_path, monkeypatch)
             q @ wq.T + (0 if bias is None else bias) + (0 if residual is None else residual)
         ),
     )
-    folded = quantized_tensors(model.checkpoint, found)
+    folded = quantized_tensors(
+        model.checkpoint, found, lambda key, weight: dict(zip(("wq", "wscale"), as_it_is(weight), strict=True))
+    )
 
     def unrounded(base, key):
         weight = folded[f"{base}.wq"]
@@ -367,22 +372,21 @@ def test_a_shift_halves_the_range_of_a_one_sided_channel(tmp_path):
     x[:, :32] += 8
     weight = torch.randn(48, 64, generator=generator)
     channels = calibration.Channels(x.amin(dim=0), x.amax(dim=0), x.mean(dim=0), x.square().mean(dim=0))
-    moved = recipes.shifted(channels, weight, None, 0.5)
+    linear = CalibratedLinear(SimpleNamespace(linear_weight=lambda key: weight), (0, "qkv_proj"), channels)
+    moved = shifted_map(linear, 0.5)
     assert torch.allclose(moved.inputs(x) @ moved.weight(weight).T + moved.bias(weight, None), x @ weight.T, atol=1e-3)
     assert output_error(x, weight, moved) < 0.5 * output_error(x, weight, moved.factors)
-    assert output_error(x, weight, moved) < 0.5 * output_error(
-        x, weight, recipes.smoothquant(channels, weight, None, 0.5)
-    )
+    assert output_error(x, weight, moved) < 0.5 * output_error(x, weight, smoothquant_map(linear, 0.5))
 
 
 def test_the_search_takes_the_best_alpha_of_each_linear(tiny):
-    """Every kept mapping is the best of its proposals on the text searched, and better than none."""
-    proposed = candidates(tiny.checkpoint, collect(tiny, SEQUENCES), Recipe("x", "searched"))
+    """Every kept map is the best of its proposals on the text searched, and better than none."""
+    proposed = Searched().proposals(tiny.checkpoint, collect(tiny, SEQUENCES))
     found, inputs = least_error(tiny, proposed, SEQUENCES[:1]), {}
     tiny.forward(SEQUENCES[0], tiny.new_cache(), taps=lambda layer, part, x: inputs.update({(layer, part): x[1:]}))
     for key, x in inputs.items():
-        weight = recipes.weight_of(tiny.checkpoint, key)
-        errors = [output_error(x, weight, mapping) for mapping in proposed[key]]
+        weight = tiny.checkpoint.linear_weight(key)
+        errors = [output_error(x, weight, input_map) for input_map in proposed[key]]
         if min(errors) < output_error(x, weight):
             assert found[key] is proposed[key][errors.index(min(errors))], key
         else:
@@ -390,14 +394,17 @@ def test_the_search_takes_the_best_alpha_of_each_linear(tiny):
     assert found
 
 
-def test_what_hurts_on_held_out_text_is_not_kept(tiny, monkeypatch):
-    """A mapping that ruins one linear is proposed: it is dropped, the others stay."""
-    statistics = collect(tiny, SEQUENCES)
-    honest = mappings(tiny, statistics, ROTATED, SEQUENCES[:2], SEQUENCES[2:])
-    ruinous = smoothing.Mapping(torch.logspace(-4, 4, tiny.config.hidden))
-    proposed = candidates(tiny.checkpoint, statistics, ROTATED) | {(1, "qkv_proj"): [ruinous]}
-    monkeypatch.setattr(recipes, "candidates", lambda *arguments: proposed)
-    kept = mappings(tiny, statistics, ROTATED, SEQUENCES[:2], SEQUENCES[2:])
+def test_what_hurts_on_held_out_text_is_not_kept(tiny):
+    """A map that ruins one linear is proposed: it is dropped, the others stay."""
+    ruinous = InputMap(torch.logspace(-4, 4, tiny.config.hidden))
+
+    @dataclass(frozen=True)
+    class Ruinous(Rotated):
+        def propose(self, linear):
+            return [ruinous] if linear.key == (1, "qkv_proj") else super().propose(linear)
+
+    calibrated = Calibration(tiny, SEQUENCES[:2], SEQUENCES[2:], collect(tiny, SEQUENCES))
+    honest, kept = Rotated().input_maps(calibrated), Ruinous().input_maps(calibrated)
     assert kept.keys() == honest.keys() - {(1, "qkv_proj")}
 
 

@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from quasar_lab import reports
 from quasar_lab.reports import parameters, resume
 from quasar_lab.reports.page import notebook_page, results, title_of
-from quasar_lab.reports.results import MIME
+from quasar_lab.reports.results import MIME, KeyNumber
 from quasar_lab.support import progress
 from quasar_lab.support.errors import InputError
 
@@ -330,7 +330,7 @@ def test_outputs_of_every_kind_are_shown_and_text_stays_text():
         assert piece in page
     assert "dead" not in page
     assert "plotly.min.js" not in page  # no figure, no script
-    assert results(new_notebook(cells=[cell])) == [{"name": "<n>", "value": 1, "unit": "<u>"}]
+    assert results(new_notebook(cells=[cell])) == [KeyNumber("<n>", 1, "<u>")]
 
 
 def test_parameters_are_shown_once_with_what_was_given():

@@ -1,19 +1,27 @@
-"""The device backend without a device: the reference under the signatures of `triton`, and graphs that are tapes.
+"""A CUDA device simulated in Python: the reference's ops under the signatures of `triton`, with graphs.
 
-What a GPU engine keeps account of (lengths that lie on the device, buffers that are written in place, which graph
-belongs to which cache) can be wrong with every kernel right, and none of it needs a GPU to be tested. So `StandIn` has
-the ops of `triton` on CPU tensors, computed by `reference`, and captures a graph as CUDA does, only in Python:
+## Idea
 
-- during capture nothing runs. Every op is noted with the very tensors it was called with, and what it returns holds
-  poison (NaN, or absurd integers) until a replay has written it;
-- a replay runs the noted ops on those tensors. A number that was read on the way in is baked into the tape, as it would
-  be into a graph; only what lies in a tensor can change.
+An engine on a GPU keeps account of a lot: lengths that lie on the device, buffers that are written in place, which
+graph belongs to which cache. All of that can be wrong with every kernel right, and none of it needs a GPU to be tested.
+`SimulatedDevice` has the ops of `triton` on CPU tensors, computed by `reference`, and it captures and replays graphs as
+CUDA does.
 
-What is lost: nothing here is asynchronous, so a missing synchronisation stays hidden, and so does whatever depends on
-memory of its own (pools, scratch areas). Times mean nothing.
+## Choice
+
+- During a capture nothing runs. Every op is recorded with the very tensors that it was called with. What it returns
+  holds poison (NaN, or an absurd integer) until a replay has written it.
+- A replay runs the recorded ops on those tensors. A number that was read while capturing is fixed in the recording, as
+  it would be in a CUDA graph. Only what lies in a tensor can change from replay to replay.
+
+## What is lost
+
+Nothing here is asynchronous, so a missing synchronisation is not found. Neither is a fault of memory that a kernel
+allocates for itself (pools, scratch areas). Times mean nothing.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -74,8 +82,11 @@ _OPS: dict[str, Callable[..., Any]] = {
 }
 
 
-class StandIn:
-    """An ops module and the runtime of `quasar_lab.graphs` in one. captured, replayed: how many graphs, how often."""
+class SimulatedDevice:
+    """The ops of a backend and the `cuda_runtime.Runtime` of its device in one object.
+
+    captured: how many graphs were captured. replayed: how many replays there were, of all graphs together.
+    """
 
     name = reference.name
     capabilities = Capabilities(graphs=True)
@@ -98,8 +109,11 @@ class StandIn:
         """What feeds a product, and what the cache holds: FP32, as in the reference."""
         return torch.float32
 
-    def runtime(self) -> "StandIn":
+    def runtime(self) -> "SimulatedDevice":
         return self
+
+    def in_turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def _call(self, op: Callable[..., Any], *arguments: Any, out: Any = None, **options: Any) -> Any:
         if self._tape is None:
@@ -114,7 +128,7 @@ class StandIn:
         return out
 
     def upload(self, numbers: Sequence[int], out: Tensor | None = None) -> Tensor:
-        """See `quasar_lab.graphs.Runtime`, as the methods below."""
+        """See `cuda_runtime.Runtime`, as for the methods below."""
         sent = torch.tensor(numbers, dtype=torch.int32)
         return sent if out is None else out.copy_(sent)
 
@@ -139,7 +153,7 @@ class StandIn:
         return None
 
     def seconds(self, first: None, last: None) -> float:
-        raise NotImplementedError("a stand-in has no clock")
+        raise NotImplementedError("a simulated device has no clock")
 
 
 def _written(result: Any, out: Any) -> Any:

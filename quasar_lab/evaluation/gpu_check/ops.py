@@ -1,20 +1,28 @@
 """Does every op of a device backend compute what the reference defines, at every width, and write all of it?
 
-Inputs are fresh random numbers at every run (the report has the seed), rounded to what the device holds; the reference
-computes from the same numbers on the CPU. Each op runs at widths 1…17, into buffers full of poison with a guard row
-behind, and is held to three things: its results agree (bit for bit where the definition says so), the guard row is
-untouched, and a row has the same bits at every width. Shapes are those of models and odd ones.
+## Idea
 
-The BF16 product of the vendor, which runs only where a tile table says so, is checked as if one did: also each row
-alone, and from a graph.
+Each op runs at widths 1…17 and is held to three things. Its results agree with the reference, bit for bit where the
+definition says so. It writes all of its output and nothing behind it. A row has the same bits at every width.
+
+## Choice
+
+The inputs are fresh random numbers at every run (the report has the seed), rounded to what the device holds. The
+reference computes from the same numbers on the CPU. The output buffers are filled with poison first and have one more
+row, the guard row, which must still hold poison afterwards. Shapes are those of models, and odd ones.
+
+The vendor's BF16 product (cuBLAS) runs only where a tile table asks for it. It is checked as if one did, and it is
+checked in two more ways: each row alone, and from a CUDA graph.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from quasar_kernels import reference
+from quasar_kernels.agreement import Agree, equal, near, one_step
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton import tiles
 from torch import Tensor
@@ -23,50 +31,37 @@ from quasar_lab.quantization.rotation import rotation_matrix
 from quasar_lab.support.machine import wait_for_device
 
 WIDEST = 17
-HEADS, GROUPS, SIZE, CAPACITY, START = 8, 2, 64, 640, 301
-Agree = Callable[[Tensor, Tensor], str | None]
+HEADS, GROUPS, SIZE = 8, 2, 64
+"""Query heads, key/value heads, and the size of a head."""
+CAPACITY, START = 640, 301
+"""Rows of the KV cache, and how many of them a pass finds filled."""
+POISON = 77
+"""What an INT8 buffer is filled with; a buffer of floating-point numbers is filled with NaN."""
 
-
-def equal(found: Tensor, wanted: Tensor) -> str | None:
-    """Bit for bit."""
-    return (
-        None if torch.equal(found, wanted) else f"{float((found != wanted).float().mean()):.2%} of the numbers differ"
-    )
-
-
-def near(limit: float) -> Agree:
-    """‖found − wanted‖ ≤ limit · ‖wanted‖."""
-
-    def agree(found: Tensor, wanted: Tensor) -> str | None:
-        error = float((found.double() - wanted.double()).norm() / wanted.double().norm().clamp(min=1e-30))
-        return None if error <= limit else f"relative error {error:.2e}, accepted {limit:.0e}"
-
-    return agree
-
-
-def one_step(found: Tensor, wanted: Tensor) -> str | None:
-    """INT8 of rows whose FP32 sums may be ordered otherwise: rarely apart, and then by one."""
-    apart = (found.int() - wanted.int()).abs()
-    share = float((apart > 0).float().mean())
-    if int(apart.max()) <= 1 and share <= 0.02:
-        return None
-    return f"{share:.2%} of the integers differ, by up to {int(apart.max())}; accepted 2 % by 1"
+INT8 = torch.int8, torch.float32
+"""Dtypes of rows that are rounded to INT8, and of their scales."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """run(width, out) computes the first `width` rows into `out`, tensors like `wanted`, the reference's on the CPU for
-    all of WIDEST rows; agree: per result. dtypes: of the buffers."""
+    """One op on one shape, and what it must give."""
 
     label: str
     run: Callable[[int, Any], object]
+    """Called with a width and one tensor per result: computes the first `width` rows into these tensors."""
     wanted: tuple[Tensor, ...]
+    """The reference's results on the CPU, for all WIDEST rows."""
     agree: tuple[Agree, ...]
-    dtypes: tuple[torch.dtype, ...] = field(default=(torch.float32,))
+    """How a result is compared with the reference, per result."""
+    dtypes: tuple[torch.dtype, ...] = (torch.float32,)
+    """The dtypes of the tensors that `run` writes to."""
 
 
 class Inputs:
-    """Random operands on a device, and the same numbers in FP32 on the CPU. capture: makes a graph of a call."""
+    """Random operands on a device, and the same numbers in FP32 on the CPU.
+
+    ops: the backend to be checked. dtype: of its activations. capture: makes a CUDA graph of a call.
+    """
 
     def __init__(self, ops: Any, device: str, capture: Callable[..., Callable[[], None]], seed: int):
         self.ops, self.device, self.capture = ops, device, capture
@@ -77,64 +72,76 @@ class Inputs:
         return scale * torch.randn(*shape, generator=self.generator)
 
     def rounded(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """As an activation: with an outlier channel, in the precision of the device."""
+        """Like an activation: with an outlier channel, rounded to the precision of the device."""
         x = self.normal(*shape, scale=scale)
         x[..., int(torch.randint(shape[-1], (1,), generator=self.generator))] *= 20
         return x.to(self.dtype).float()
 
     def activation(self, x: Tensor) -> Tensor:
+        """`x` on the device, in the dtype of its activations."""
         return x.to(self.device, self.dtype)
 
-    def here(self, x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.to(self.device)
+    def here(self, x: Tensor) -> Tensor:
+        """`x` on the device, in its own dtype."""
+        return x.to(self.device)
+
+    def integers(self, numbers: Sequence[int]) -> Tensor:
+        """The numbers as an i32 tensor on the device."""
+        return torch.tensor(numbers, dtype=torch.int32, device=self.device)
+
+    def near(self, limit: float) -> Agree:
+        """Agreement to `limit` where activations are BF16, and to 1e-5 where they are FP32."""
+        return near(1e-5 if self.dtype is torch.float32 else limit)
 
     def transform(self, size: int) -> tuple[Transform, Transform]:
-        """(on the CPU, on the device): smoothing, shift, and a rotation where one fits."""
-        parts = self.normal(size).abs() + 0.5, self.normal(size, scale=0.1), rotation_matrix(size)
-        return Transform(*parts), Transform(*map(self.here, parts))
+        """(on the CPU, on the device): smoothing, shift, and a rotation where there is one for this size."""
+        smooth, shift, rotation = self.normal(size).abs() + 0.5, self.normal(size, scale=0.1), rotation_matrix(size)
+        rotation_here = None if rotation is None else self.here(rotation)
+        return Transform(smooth, shift, rotation), Transform(self.here(smooth), self.here(shift), rotation_here)
+
+
+def quantizing_cases(inputs: Inputs, size: int) -> Iterator[Case]:
+    """The ops whose result is INT8 rows of `size` numbers, without and with a transform."""
+    ops, gain = inputs.ops, inputs.normal(size)
+    x, stream, wide = inputs.rounded(WIDEST, size), inputs.normal(WIDEST, size), inputs.normal(WIDEST, 2 * size)
+    x_here, stream_here, wide_here, gain_here = inputs.activation(x), *map(inputs.here, (stream, wide, gain))
+
+    def quantize(transform: Transform | None, m: int, out: Any) -> None:
+        ops.quantize_rows(x_here[:m], transform, out=out)
+
+    def norm(transform: Transform | None, m: int, out: Any) -> None:
+        ops.rmsnorm_quantize(stream_here[:m], gain_here, 1e-6, transform, out=out)
+
+    def gate(transform: Transform | None, m: int, out: Any) -> None:
+        ops.silu_mul_quantize(wide_here[:m], transform, out=out)
+
+    for what, (on_cpu, here) in {"": (None, None), ", transformed": inputs.transform(size)}.items():
+        rounded = reference.quantize_rows(x, on_cpu)
+        normed = reference.rmsnorm_quantize(stream, gain, 1e-6, on_cpu)
+        gated = reference.silu_mul_quantize(wide, on_cpu)
+        nearly = one_step, near(1e-4)
+        yield Case(f"quantize_rows{what} {size}", partial(quantize, here), rounded, (equal, equal), INT8)
+        yield Case(f"rmsnorm_quantize{what} {size}", partial(norm, here), normed, nearly, INT8)
+        yield Case(f"silu_mul_quantize{what} {size}", partial(gate, here), gated, nearly, INT8)
 
 
 def row_cases(inputs: Inputs, size: int) -> Iterator[Case]:
-    """Norms, gates, rounding and rotation of rows of `size` numbers."""
-    ops, near_here = inputs.ops, near(1e-5 if inputs.dtype is torch.float32 else 4e-3)
+    """The norm, the gate and the rotation of rows of `size` numbers."""
+    ops, gain = inputs.ops, inputs.normal(size)
     x, stream, wide = inputs.rounded(WIDEST, size), inputs.normal(WIDEST, size), inputs.normal(WIDEST, 2 * size)
-    gain = inputs.normal(size)
     x_here, stream_here, wide_here, gain_here = inputs.activation(x), *map(inputs.here, (stream, wide, gain))
-    int8 = torch.int8, torch.float32
-    for what, (on_cpu, here) in {"": (None, None), ", transformed": inputs.transform(size)}.items():
-        yield Case(
-            f"quantize_rows{what} {size}",
-            lambda m, out, here=here: ops.quantize_rows(x_here[:m], here, out=out),
-            reference.quantize_rows(x, on_cpu),
-            (equal, equal),
-            int8,
-        )
-        yield Case(
-            f"rmsnorm_quantize{what} {size}",
-            lambda m, out, here=here: ops.rmsnorm_quantize(stream_here[:m], gain_here, 1e-6, here, out=out),
-            reference.rmsnorm_quantize(stream, gain, 1e-6, on_cpu),
-            (one_step, near(1e-4)),
-            int8,
-        )
-        yield Case(
-            f"silu_mul_quantize{what} {size}",
-            lambda m, out, here=here: ops.silu_mul_quantize(wide_here[:m], here, out=out),
-            reference.silu_mul_quantize(wide, on_cpu),
-            (one_step, near(1e-4)),
-            int8,
-        )
     yield Case(
         f"rmsnorm {size}",
         lambda m, out: ops.rmsnorm(stream_here[:m], gain_here, 1e-6, out=out[0]),
         (reference.rmsnorm(stream, gain, 1e-6),),
-        (near_here,),
+        (inputs.near(4e-3),),
         (inputs.dtype,),
     )
     yield Case(
         f"silu_mul {size}",
         lambda m, out: ops.silu_mul(wide_here[:m], out=out[0]),
         (reference.silu_mul(wide),),
-        (near_here,),
+        (inputs.near(4e-3),),
         (inputs.dtype,),
     )
     rotation = rotation_matrix(size)
@@ -156,31 +163,25 @@ def product_cases(inputs: Inputs, outputs: int, size: int) -> Iterator[Case]:
     (q, scale), (wq, wscale) = reference.quantize_rows(x), reference.quantize_rows(w.float())
     x_here, packed, packed_int8 = inputs.activation(x), ops.pack_bf16(inputs.here(w)), ops.pack_w8a8(inputs.here(wq))
     q_here, scale_here, wscale_here, bias_here, residual_here = map(inputs.here, (q, scale, wscale, bias, residual))
-    for what, extra in {"": (None, None), ", bias and residual": (bias, residual)}.items():
-        given = extra[0] is not None
 
-        def more(m: int, given: bool = given) -> tuple[Tensor | None, Tensor | None]:
-            return (bias_here, residual_here[:m]) if given else (None, None)
+    def w8a8(full: bool, m: int, out: Any) -> None:
+        more = (bias_here, residual_here[:m]) if full else (None, None)
+        ops.linear_w8a8(q_here[:m], scale_here[:m], packed_int8, wscale_here, *more, out=out[0])
 
-        yield Case(
-            f"linear_w8a8{what} {shape}",
-            lambda m, out, more=more: ops.linear_w8a8(
-                q_here[:m], scale_here[:m], packed_int8, wscale_here, *more(m), out=out[0]
-            ),
-            (reference.linear_w8a8(q, scale, wq, wscale, *extra),),
-            (equal,),
-        )
-        yield Case(
-            f"linear_bf16{what} {shape}",
-            lambda m, out, more=more: ops.linear_bf16(x_here[:m], packed, *more(m), out=out[0]),
-            (reference.linear_bf16(x, w, *extra),),
-            (near(1e-4),),  # tensor cores cut bits off when they add
-        )
+    def bf16(full: bool, m: int, out: Any) -> None:
+        more = (bias_here, residual_here[:m]) if full else (None, None)
+        ops.linear_bf16(x_here[:m], packed, *more, out=out[0])
 
     def in_place(m: int, out: Any) -> None:
         out[0].copy_(residual_here[:m])
         ops.linear_w8a8(q_here[:m], scale_here[:m], packed_int8, wscale_here, None, out[0], out=out[0])
 
+    for full, what in ((False, ""), (True, ", bias and residual")):
+        more = (bias, residual) if full else (None, None)
+        exact, summed = reference.linear_w8a8(q, scale, wq, wscale, *more), reference.linear_bf16(x, w, *more)
+        yield Case(f"linear_w8a8{what} {shape}", partial(w8a8, full), (exact,), (equal,))
+        # Tensor cores drop low bits when they add.
+        yield Case(f"linear_bf16{what} {shape}", partial(bf16, full), (summed,), (near(1e-4),))
     wanted = reference.linear_w8a8(q, scale, wq, wscale, None, residual)
     yield Case(f"linear_w8a8 in place {shape}", in_place, (wanted,), (equal,))
 
@@ -215,25 +216,24 @@ def vendor_cases(inputs: Inputs, outputs: int, size: int) -> Iterator[Case]:
     yield Case(f"linear_bf16 of cuBLAS, from a graph {shape}", captured, (together,), (equal,))
 
 
-def attention_cases(inputs: Inputs) -> Iterator[Case]:
-    """Rope and attention with positions, lengths and parents on the device: chain, window and tree."""
-    ops, integer = inputs.ops, {"dtype": torch.int32, "device": inputs.device}
-    agree = near(1e-5 if inputs.dtype is torch.float32 else 8e-3)
+def rope_cases(inputs: Inputs) -> Iterator[Case]:
+    """Rope, with what it appends to the KV cache as two more results."""
+    ops = inputs.ops
     angles = inputs.normal(CAPACITY, SIZE // 2)
-    cos, sin, norms = angles.cos(), angles.sin(), [inputs.normal(SIZE) for _ in "qk"]
-    cos_here, sin_here, q_norm, k_norm = map(inputs.here, (cos, sin, *norms))
+    cos, sin, q_norm, k_norm = angles.cos(), angles.sin(), inputs.normal(SIZE), inputs.normal(SIZE)
+    tables_here, norms_here = list(map(inputs.here, (cos, sin))), list(map(inputs.here, (q_norm, k_norm)))
     qkv = inputs.normal(WIDEST, (HEADS + 2 * GROUPS) * SIZE)
-    qkv_here, start = inputs.here(qkv), torch.tensor([START], **integer)
+    qkv_here, start = inputs.here(qkv), inputs.integers([START])
     places = [START + m for m in range(WIDEST)]
     k, v = (torch.zeros(GROUPS, CAPACITY, SIZE) for _ in range(2))
-    wanted = reference.rope_append(qkv, k, v, START, cos[places], sin[places], *norms, 1e-6)
+    wanted = reference.rope_append(qkv, k, v, START, cos[places], sin[places], q_norm, k_norm, 1e-6)
     appended = [cache[:, START : START + WIDEST].transpose(0, 1) for cache in (k, v)]
-    positions = torch.tensor(places, **integer)
+    positions = inputs.integers(places)
 
     def rope(m: int, out: Any) -> None:
         caches = [torch.full((GROUPS, CAPACITY, SIZE), 3.0, dtype=inputs.dtype, device=inputs.device) for _ in "kv"]
         ops.rope_append(
-            qkv_here[:m], *caches, start, cos_here, sin_here, q_norm, k_norm, 1e-6, positions=positions[:m], out=out[0]
+            qkv_here[:m], *caches, start, *tables_here, *norms_here, 1e-6, positions=positions[:m], out=out[0]
         )
         for cache, rows in zip(caches, out[1:], strict=True):
             rows.copy_(cache[:, START : START + m].transpose(0, 1))
@@ -241,13 +241,17 @@ def attention_cases(inputs: Inputs) -> Iterator[Case]:
             if bool((cache != 3.0).any()):
                 rows.fill_(torch.nan)  # it wrote where it must not
 
-    yield Case("rope_append", rope, (wanted, *appended), (agree,) * 3, (inputs.dtype,) * 3)
+    yield Case("rope_append", rope, (wanted, *appended), (inputs.near(8e-3),) * 3, (inputs.dtype,) * 3)
 
+
+def attention_cases(inputs: Inputs) -> Iterator[Case]:
+    """Attention with lengths and parents on the device: a chain, a chain in a window, and a tree."""
+    ops = inputs.ops
     q = inputs.normal(WIDEST, HEADS, SIZE).to(inputs.dtype).float()
-    caches = [inputs.normal(GROUPS, CAPACITY, SIZE).to(inputs.dtype).float() for _ in "kv"]
-    q_here, caches_here = inputs.activation(q), [inputs.activation(cache) for cache in caches]
+    k, v = (inputs.normal(GROUPS, CAPACITY, SIZE).to(inputs.dtype).float() for _ in "kv")
+    q_here, caches_here = inputs.activation(q), [inputs.activation(cache) for cache in (k, v)]
     for cache in caches_here:
-        cache[:, START + WIDEST :] = torch.nan  # nobody sees these rows
+        cache[:, START + WIDEST :] = torch.nan  # no row attends to these
     parents = [-1] + [int(torch.randint(-1, m, (1,), generator=inputs.generator)) for m in range(1, WIDEST)]
     depths: list[int] = []
     for parent in parents:
@@ -259,15 +263,14 @@ def attention_cases(inputs: Inputs) -> Iterator[Case]:
         (", tree", parents, 0, {}),
     ):
         lengths = [START + 1 + (m if tree is None else depths[m]) for m in range(WIDEST)]
-        lengths_here = torch.tensor(lengths, **integer)
-        tree_here = None if tree is None else torch.tensor(tree, **integer)
+        lengths_here = inputs.integers(lengths)
+        tree_here = None if tree is None else inputs.integers(tree)
 
         def run(m: int, out: Any, ends: Any = lengths_here, tree: Any = tree_here, w: int = window, more: Any = more):
             ops.attend(q_here[:m], *caches_here, ends[:m], None if tree is None else tree[:m], w, out=out[0], **more)
 
-        yield Case(
-            f"attend{what}", run, (reference.attend(q, *caches, lengths, tree, window),), (agree,), (inputs.dtype,)
-        )
+        wanted = reference.attend(q, k, v, lengths, tree, window)
+        yield Case(f"attend{what}", run, (wanted,), (inputs.near(8e-3),), (inputs.dtype,))
 
 
 def table_cases(inputs: Inputs, vocabulary: int) -> Iterator[Case]:
@@ -296,12 +299,14 @@ def table_cases(inputs: Inputs, vocabulary: int) -> Iterator[Case]:
 
 
 def all_cases(inputs: Inputs, small: bool) -> Iterator[Case]:
-    """Every op on model shapes and odd ones; small: of a size that the reference computes in a moment."""
+    """Every op, on the shapes of models and on odd ones. small: only shapes that the reference computes quickly."""
     for size in (96, 517) if small else (96, 517, 4096, 12288):
+        yield from quantizing_cases(inputs, size)
         yield from row_cases(inputs, size)
     shapes = ((129, 96), (131, 517)) if small else ((129, 96), (1031, 517), (6144, 4096), (4096, 12288))
     for shape in shapes:
         yield from product_cases(inputs, *shape)
+    yield from rope_cases(inputs)
     yield from attention_cases(inputs)
     yield from table_cases(inputs, 211 if small else 151936)
     for shape in shapes:
@@ -312,29 +317,33 @@ def examine(case: Case, device: str) -> str | None:
     """What is wrong with a case, or None."""
     widest: list[Tensor] = []
     for width in range(WIDEST, 0, -1):
-        buffers = [
-            torch.full((width + 1, *wanted.shape[1:]), float("nan") if dtype.is_floating_point else 77).to(
-                device, dtype
-            )
-            for wanted, dtype in zip(case.wanted, case.dtypes, strict=True)
-        ]
+        buffers = [_poisoned(width + 1, *one, device) for one in zip(case.wanted, case.dtypes, strict=True)]
         case.run(width, tuple(buffer[:width] for buffer in buffers))
         for place, (buffer, wanted, agree) in enumerate(zip(buffers, case.wanted, case.agree, strict=True)):
-            found, guard = buffer[:width].cpu(), buffer[width:].cpu()
-            where = f"width {width}, result {place}"
-            if found.is_floating_point():
-                if not bool(guard.isnan().all()):
-                    return f"{where}: written behind its end"
-                if not bool(found.isfinite().all()):
-                    return f"{where}: {int((~found.isfinite()).sum())} numbers are NaN, infinite or were not written"
-                found = found if wanted.dtype is not torch.float32 else found.float()
-            elif not bool((guard == 77).all()):
-                return f"{where}: written behind its end"
+            found = buffer[:width].cpu()
             if width == WIDEST:
                 widest.append(found)
-            elif not torch.equal(found, widest[place][:width]):
-                return f"{where}: other bits than at width {WIDEST}"
-            fault = agree(found, wanted[:width])
-            if fault:
-                return f"{where}: {fault}"
+            fault = _unwritten(found, buffer[width:].cpu())
+            if fault is None and not torch.equal(found, widest[place][:width]):
+                fault = f"other bits than at width {WIDEST}"
+            if fault is None:
+                fault = agree(found.float() if wanted.dtype is torch.float32 else found, wanted[:width])
+            if fault is not None:
+                return f"width {width}, result {place}: {fault}"
+    return None
+
+
+def _poisoned(rows: int, wanted: Tensor, dtype: torch.dtype, device: str) -> Tensor:
+    """A buffer for so many rows of a result, filled with poison."""
+    poison = torch.nan if dtype.is_floating_point else POISON
+    return torch.full((rows, *wanted.shape[1:]), poison, dtype=dtype, device=device)
+
+
+def _unwritten(found: Tensor, guard: Tensor) -> str | None:
+    """Whether the rows still hold poison, or the guard row behind them no longer does."""
+    behind = guard.isnan() if found.is_floating_point() else guard == POISON
+    if not bool(behind.all()):
+        return "written behind its end"
+    if found.is_floating_point() and not bool(found.isfinite().all()):
+        return f"{int((~found.isfinite()).sum())} numbers are NaN, infinite or were not written"
     return None
