@@ -43,16 +43,13 @@ from quasar_lab.support.errors import BackendError
 class Decoder:
     """A verifier: `forward`, `new_cache`, `rollback`, `name`, `weight_bytes`."""
 
-    name: str
-    """"bf16", or the recipe."""
+    name: str  # "bf16", or the recipe
     config: ModelConfig
     checkpoint: Checkpoint
     ops: Backend
-    embedding: Tensor
-    """bf16 [vocab, hidden]."""
+    embedding: Tensor  # bf16 [vocab, hidden]
     layers: list[Layer]
-    norm: Tensor
-    """f32 [hidden], the final norm."""
+    norm: Tensor  # f32 [hidden], the final norm
     head: Linear
     device: str = "cpu"
     mappings: dict[tuple[int, str], InputMap] = field(default_factory=dict, repr=False)

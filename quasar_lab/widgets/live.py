@@ -1,6 +1,6 @@
 """Ask, watch, stop: generation with the token strip as it happens; then ask another verifier about the same drafts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -70,7 +70,7 @@ class LivePanel(w.VBox):
         row = w.HBox([self.start, *replay, self.message])
         super().__init__([self.prompt, w.HBox(columns), row, self.strip, self.figure])
 
-    def _follow(self, change: dict[str, Any]) -> None:
+    def _follow(self, change: Mapping[str, Any]) -> None:
         self.start.disabled = change["new"]
         self.again.disabled = change["new"] or self.trace is None
 
