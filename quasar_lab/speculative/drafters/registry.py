@@ -46,16 +46,11 @@ def register(kind: Registered) -> Registered:
 
 
 @cache
-def _import_all() -> None:
-    """Imports every module of this package, whose drafters then register themselves."""
+def kinds() -> dict[str, type[NamedDrafter]]:
+    """Name → class of every drafter; the one that drafts nothing comes first."""
     package = __package__ or "quasar_lab.speculative.drafters"
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
-
-
-def kinds() -> dict[str, type[NamedDrafter]]:
-    """Name → class of every drafter; the one that drafts nothing comes first."""
-    _import_all()
     return dict(sorted(_KINDS.items(), key=lambda item: (item[0] != "none", item[0])))
 
 
