@@ -14,7 +14,19 @@ import plotly.graph_objects as go
 from quasar_lab.evaluation.decode_speed import DecodeResult, as_decode_result
 from quasar_lab.evaluation.speedup_table import SpeedupRow
 from quasar_lab.evaluation.timed_answer import Arm
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, SKY, escape, framed, interval, origin_line
+from quasar_lab.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LINE,
+    ORANGE,
+    SKY,
+    escape,
+    framed,
+    interval_bars,
+    origin_line,
+)
 from quasar_lab.support.result import Json
 
 ARMS = (GREY, INK, SKY, BLUE)
@@ -46,7 +58,7 @@ def _conditions(result: DecodeResult) -> str:
 
 
 def _error_bars(rows: list[SpeedupRow]) -> Json:
-    return interval(rows, "speedup_low", "speedup", "speedup_high")
+    return interval_bars(rows, "speedup_low", "speedup", "speedup_high")
 
 
 def speedup(result: DecodeResult | Json) -> go.Figure:

@@ -14,7 +14,21 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from quasar_lab.evaluation.draft_simulation import ALL, CategoryAcceptance, PlainAnswer, SettingsSweep, sweep, table
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, LINE, ORANGE, PURPLE, SKY, VERMILION, escape, framed
+from quasar_lab.evaluation.origin import Origin
+from quasar_lab.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LINE,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    escape,
+    framed,
+    origin_line,
+)
 
 CATEGORY_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 
@@ -29,7 +43,8 @@ def tau_by_text(
     rows = table(answered, f"ngram:{longest}", gamma)
     facts = f"n-gram lookup of at most {longest}, γ = {gamma} · {len(answered)} answers, temperature 0"
     said = f"{facts} · dashed: without a drafter"
-    return framed(_bars_by_text(rows), "The text decides", said, identity, height=430, left=112, head=24)
+    line = origin_line(Origin.from_json(identity))
+    return framed(_bars_by_text(rows), "The text decides", said, line, height=430, left=112, head=24)
 
 
 def _bars_by_text(rows: Sequence[CategoryAcceptance]) -> go.Figure:
@@ -111,7 +126,8 @@ def tau_by_settings(
     figure = _lines_by_settings(sweep(answered, gammas, lookups, longest, gamma))
     title = "How far to look back, how far to draft"
     said = f"lookup of at most {longest} · γ = {gamma} · {len(answered)} answers, temperature 0"
-    return framed(figure, title, said, identity, height=520, head=24, foot=40)
+    line = origin_line(Origin.from_json(identity))
+    return framed(figure, title, said, line, height=520, head=24, foot=40)
 
 
 def _lines_by_settings(found: SettingsSweep) -> go.Figure:

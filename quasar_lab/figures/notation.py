@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from quasar_lab.evaluation.origin import Origin
+from quasar_lab.figures.style import origin_line
 from quasar_lab.models.input_map import InputMap
 
 
@@ -12,12 +14,14 @@ def mapped_formulas(mapping: InputMap, x: str, weight: str) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def mapped_identity(identity: Mapping[str, str], recipe: str | None, also: str = "") -> dict[str, str]:
-    """The identity for the stamp of a figure of BF16 inputs that are mapped as in a quantized model, where there is
-    one. also: a word before "mapped", where the figure shows other mappings as well."""
-    if recipe is None:
-        return {**identity}
-    return {**identity, "recipe": f"bf16, inputs {also}mapped as in {recipe}"}
+def mapped_origin(identity: Mapping[str, str], recipe: str | None = None, also: str = "") -> str:
+    """The stamp of a figure of BF16 inputs, which are mapped as in a quantized model where there is one.
+
+    identity: of the BF16 model. recipe: of the quantized one. also: a word before "mapped", where the figure shows
+    other mappings as well.
+    """
+    shown = None if recipe is None else f"bf16, inputs {also}mapped as in {recipe}"
+    return origin_line(Origin.from_json(identity), recipe=shown)
 
 
 def short_number(value: float) -> str:

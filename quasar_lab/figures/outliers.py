@@ -39,8 +39,8 @@ from quasar_lab.evaluation.outliers import (
     input_outliers,
     outlier_map,
 )
-from quasar_lab.figures.notation import mapped_formulas, mapped_identity, short_number
-from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish, visible
+from quasar_lab.figures.notation import mapped_formulas, mapped_origin, short_number
+from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish_figure, visible
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.generation import Prompt
 
@@ -94,8 +94,8 @@ def outliers(
         figure.update_xaxes(title_text=axis, row=1, col=column)
     subtitle = f"max / median over channels: {found.before.ratio:.0f} before, {found.after.ratio:.0f} after"
     subtitle += f" ({escape(found.choice.origin)}) · {len(pieces)} tokens"
-    identity = mapped_identity(found.linear.activations.identity, found.choice.recipe)
-    finish(figure, f"{found.linear.title}: its input", subtitle, identity, height=480)
+    line = mapped_origin(found.linear.activations.identity, found.choice.recipe)
+    finish_figure(figure, f"{found.linear.title}: its input", subtitle, line, height=480)
     figure.update_layout(margin={"t": 128}, legend={"y": 1.09})
     return figure
 
@@ -203,7 +203,7 @@ def model_map(model: Decoder, text: Prompt | Activations | None = None) -> go.Fi
     )
     figure.update_xaxes(title_text="layer", row=2, col=1)
     subtitle = f"max / median over channels of the largest |x| · {found.tokens} tokens"
-    finish(figure, "Where the large values are", subtitle, found.identity, height=500)
+    finish_figure(figure, "Where the large values are", subtitle, mapped_origin(found.identity), height=500)
     figure.update_layout(margin={"t": 104})
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
@@ -254,7 +254,8 @@ def error_by_alpha(
         for errors in sweep.groups
     ]
     subtitle = f"{' · '.join(best)} · steps {sweep.grid}"
-    finish(figure, f"{sweep.linear.title}: how much to smooth", subtitle, sweep.linear.activations.identity, height=480)
+    line = mapped_origin(sweep.linear.activations.identity)
+    finish_figure(figure, f"{sweep.linear.title}: how much to smooth", subtitle, line, height=480)
     figure.update_layout(margin={"t": 146}, legend={"y": 1.08})
     return figure
 
@@ -332,8 +333,8 @@ def channel(
     figure.update_xaxes(title_text="token (position)")
     figure.update_yaxes(title_text=f"channel {found.number}", type="log", exponentformat="power")
     title = f"{found.linear.title}: channel {found.number} along the text"
-    identity = mapped_identity(activations.identity, found.choice.recipe)
-    finish(figure, title, _channel_in_words(found), identity, height=400)
+    line = mapped_origin(activations.identity, found.choice.recipe)
+    finish_figure(figure, title, _channel_in_words(found), line, height=400)
     figure.update_layout(margin={"t": 132})
     return figure
 

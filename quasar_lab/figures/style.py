@@ -38,22 +38,21 @@ VERIFIERS = (INK, BLUE, GREEN, PURPLE, VERMILION)
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 
-def finish(
+def finish_figure(
     figure: go.Figure,
     title: str,
     subtitle: str,
-    stamped: str | Mapping[str, Any],
+    origin: str,
     *,
-    timed: bool = False,
     height: int = 420,
 ) -> go.Figure:
-    """Gives a figure its title, its quiet axes and its stamp, and returns it. stamped: what `origin_line` says."""
+    """Gives a figure its title, its quiet axes and its stamp, and returns it. origin: what `origin_line` says."""
     _quiet(figure, title, subtitle, height)
     figure.update_layout(
         margin={"l": 66, "r": 24, "t": 96, "b": 92},
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "font": {"size": 12}},
     )
-    _stamp(figure, _line(stamped, timed), y=0, yshift=-66, yanchor="top")
+    _stamp(figure, origin, y=0, yshift=-66, yanchor="top")
     return figure
 
 
@@ -61,25 +60,25 @@ def framed(
     figure: go.Figure,
     title: str,
     subtitle: str,
-    stamped: str | Mapping[str, Any],
+    origin: str,
     *,
-    timed: bool = False,
     height: int = 460,
     left: int = 62,
     head: int = 0,
     foot: int = 0,
 ) -> go.Figure:
-    """As `finish`, for figures that must stay readable on a phone: nothing in it can run into anything else.
+    """As `finish_figure`, for figures that must stay readable on a phone: nothing in it can run into anything else.
 
     Title, subtitle and stamp stand above the plot in lines short enough for a phone, so the space they take is known;
     the legend stands at the bottom of the figure, where plotly makes room for as many lines as it needs. left: pixels
     for the labels of the y axis. head, foot: pixels kept free above and below the plot for what the caller puts there.
     """
-    lines, origin = wrapped(subtitle, SUBTITLE_WIDTH), wrapped(_line(stamped, timed), STAMP_WIDTH)
+    lines = wrapped(subtitle, SUBTITLE_WIDTH)
+    stamp = wrapped(origin, STAMP_WIDTH)
     _quiet(figure, title, "<br>".join(lines), height)
     figure.update_layout(
         title={"xref": "container", "pad": {"t": 14, "l": 14}},
-        margin={"l": left, "r": 22, "t": 58 + 17 * len(lines) + 15 * len(origin) + head, "b": 60 + foot},
+        margin={"l": left, "r": 22, "t": 58 + 17 * len(lines) + 15 * len(stamp) + head, "b": 60 + foot},
         legend={
             "orientation": "h",
             "x": 0,
@@ -93,7 +92,7 @@ def framed(
     )
     figure.update_xaxes(automargin=True)
     figure.update_yaxes(automargin=False)  # the stamp is placed from the left margin, which must not move
-    _stamp(figure, "<br>".join(origin), y=1, yshift=8 + head, yanchor="bottom", xshift=14 - left, align="left")
+    _stamp(figure, "<br>".join(stamp), y=1, yshift=8 + head, yanchor="bottom", xshift=14 - left, align="left")
     return figure
 
 
@@ -130,7 +129,7 @@ TAG = re.compile(r"</?[bi]>")
 
 
 def _quiet(figure: go.Figure, title: str, subtitle: str, height: int) -> None:
-    """Title, colours and axes, which `finish` and `framed` share."""
+    """Title, colours and axes, which `finish_figure` and `framed` share."""
     figure.update_layout(
         template="none",
         title={
@@ -187,7 +186,7 @@ def error_bars(lows: Sequence[float], middles: Sequence[float], highs: Sequence[
     }
 
 
-def interval(rows: Sequence[Result | Mapping[str, Any]], low: str, middle: str, high: str) -> Json:
+def interval_bars(rows: Sequence[Result | Mapping[str, Any]], low: str, middle: str, high: str) -> Json:
     """Error bars from the values that `rows` hold under `low` to those under `high`, drawn at `middle`."""
     lows, middles, highs = ([row[key] for row in rows] for key in (low, middle, high))
     return error_bars(lows, middles, highs)
@@ -227,17 +226,6 @@ def origin_line(origin: Origin, *, recipe: str | None = None, count: str | None 
     if timed and origin.backend == "reference":
         parts.append("<b>not a speed measurement</b>")
     return " · ".join(parts)
-
-
-def stamp(identity: Mapping[str, Any], *, timed: bool = False) -> str:
-    """`origin_line` of what a mapping holds: the keys of an Origin, and counts."""
-    counts = [f"{identity[key]} {key}" for key in ("samples", "rounds", "prompts") if key in identity]
-    origin = Origin.from_json(identity)
-    return origin_line(origin, recipe=identity.get("recipe") or "", count=" · ".join(counts) or None, timed=timed)
-
-
-def _line(stamped: str | Mapping[str, Any], timed: bool) -> str:
-    return stamped if isinstance(stamped, str) else stamp(stamped, timed=timed)
 
 
 def escape(text: str) -> str:

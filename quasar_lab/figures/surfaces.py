@@ -32,8 +32,8 @@ from torch import Tensor
 
 from quasar_lab.evaluation.activations import Activations
 from quasar_lab.evaluation.landscapes import NONE, STRENGTHS, HeightLimits, Landscape, Landscapes, landscapes
-from quasar_lab.figures.notation import mapped_formulas, mapped_identity, short_number
-from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, finish
+from quasar_lab.figures.notation import mapped_formulas, mapped_origin, short_number
+from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, finish_figure
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.quantization.product_error import GRIDS
 from quasar_lab.speculative.generation import Prompt
@@ -78,8 +78,8 @@ def surfaces(
     figure.for_each_trace(lambda data: data.update(visible=not data.name.endswith(GRIDS) or data.name.endswith(grid)))
     tokens = found.linear.x.shape[0]
     subtitle = f"{tokens} tokens · each cell shows the largest value it covers · colour: height, logarithmic"
-    identity = mapped_identity(found.linear.activations.identity, found.recipe, "also ")
-    finish(figure, f"{found.linear.title}: |X| and |W| as landscapes", subtitle, identity, height=1020)
+    line = mapped_origin(found.linear.activations.identity, found.recipe, "also ")
+    finish_figure(figure, f"{found.linear.title}: |X| and |W| as landscapes", subtitle, line, height=1020)
     figure.update_layout(
         margin={"l": 8, "r": 8, "t": 156, "b": 192},
         uirevision="landscape",
