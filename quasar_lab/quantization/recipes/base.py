@@ -67,7 +67,7 @@ class Recipe(ABC):
     place: ClassVar[int]
     """Where lists show it: the smallest comes first."""
     summary: ClassVar[str]
-    """One line for help texts and tables."""
+    """One sentence for help texts and tables."""
     option: ClassVar[str] = ""
     """What may stand behind the name and a colon, in one word; empty: nothing."""
     linear_format: ClassVar[LinearFormat] = W8A8

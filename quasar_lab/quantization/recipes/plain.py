@@ -14,7 +14,7 @@ class Plain(Recipe):
     name = "w8a8-plain"
     saved_as = "plain"
     place = 1
-    summary = "no smoothing: weights and inputs are rounded as they are"
+    summary = "No smoothing: weights and inputs are rounded as they are."
 
     def propose(self, linear: CalibratedLinear) -> Sequence[InputMap]:
         return ()

@@ -35,7 +35,7 @@ class Rotated(Recipe):
     name = "w8a8"
     saved_as = "rotated"
     place = 0
-    summary = "the default, best measured: balanced factors, inputs rotated, weights rounded by GPTQ"
+    summary = "The default, the best one measured: balanced factors, rotated inputs, weights rounded by GPTQ."
 
     def propose(self, linear: CalibratedLinear) -> Sequence[InputMap]:
         return [rotated_map(linear)]

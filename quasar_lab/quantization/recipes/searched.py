@@ -25,7 +25,7 @@ class Searched(Recipe):
     name = "w8a8-searched"
     saved_as = "searched"
     place = 3
-    summary = "SmoothQuant with the α of least output error for each linear"
+    summary = "SmoothQuant with the α of least output error for each linear."
 
     def propose(self, linear: CalibratedLinear) -> Sequence[InputMap]:
         return [smoothquant_map(linear, alpha) for alpha in ALPHAS]

@@ -56,7 +56,7 @@ class Shifted(AlphaRecipe):
     name = "w8a8-shifted"
     saved_as = "shifted"
     place = 4
-    summary = "channels centred first, then SmoothQuant's factors, α 0.5 by default"
+    summary = "Channels are centred first, then divided by SmoothQuant's factors, α 0.5 by default."
 
     def propose(self, linear: CalibratedLinear) -> Sequence[InputMap]:
         return [shifted_map(linear, self.alpha)]

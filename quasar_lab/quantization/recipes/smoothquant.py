@@ -36,7 +36,7 @@ class SmoothQuant(AlphaRecipe):
     name = "w8a8-smoothquant"
     saved_as = "smoothquant"
     place = 2
-    summary = "SmoothQuant with one α for all linears, 0.5 by default"
+    summary = "SmoothQuant with one α for all linears, 0.5 by default."
 
     @classmethod
     def examples(cls) -> tuple[str, ...]:
