@@ -1,5 +1,7 @@
 """A simulation is the run: the same rounds, for every lookup, γ, limit and end, without the model."""
 
+import json
+
 import pytest
 from toys import ToyVerifier
 
@@ -66,3 +68,13 @@ def test_figures_show_the_table():
     by_gamma = {trace.name: trace.y[1] for trace in sweep.data if trace.xaxis == "x"}
     by_lookup = {trace.name: trace.y[1] for trace in sweep.data if trace.xaxis == "x2"}
     assert by_gamma == by_lookup == {name: row.mean_acceptance_length for name, row in rows.items()}
+
+
+def test_a_sweep_has_the_table_of_every_setting():
+    answers = [answered(ToyVerifier(seed=seed), 20, category) for seed, category in enumerate(["a", "b"])]
+    found = draft_simulation.sweep(answers, gammas=[1, 4], lookups=[2, 5], longest=3, gamma=6)
+    for gamma in (1, 4):
+        assert found.by_gamma[gamma] == draft_simulation.table(answers, "ngram:3", gamma)
+    for longest in (2, 5):
+        assert found.by_lookup[longest] == draft_simulation.table(answers, f"ngram:{longest}", 6)
+    assert draft_simulation.SettingsSweep.from_json(json.loads(json.dumps(found.to_json()))) == found

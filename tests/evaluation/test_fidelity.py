@@ -7,6 +7,7 @@ from toys import VOCAB, ToyVerifier, toy_pair
 from quasar_lab.evaluation import fidelity
 from quasar_lab.evaluation.fidelity import Tally, compare, first_difference, on_own_answers
 from quasar_lab.evaluation.histogram import LogBins
+from quasar_lab.evaluation.questions import Question
 from quasar_lab.support.errors import CheckpointError, InputError
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -108,6 +109,19 @@ class TestOnOwnAnswers:
                 None if free is None else free.position
             )
         assert on_own_answers(tiny, tiny, [IDS[:5]], 1).tokens == 1
+
+    def test_answers_say_which_question_they_answer(self):
+        questions = [Question("7", "chat", ("a",)), Question("9", "math", ("b",))]
+        found = on_own_answers(ToyVerifier(), ToyVerifier(), [PROMPT, [2]], 5)
+        assert "question_id" not in found.answers[0]
+        labelled = found.labelled(questions)
+        assert [(answer["question_id"], answer["category"]) for answer in labelled.answers] == [
+            ("7", "chat"),
+            ("9", "math"),
+        ]
+        assert labelled.kl_histogram == found.kl_histogram
+        with pytest.raises(ValueError, match="shorter"):
+            found.labelled(questions[:1])
 
     def test_no_prompts_are_refused(self):
         with pytest.raises(InputError, match="no prompts"):
