@@ -6,12 +6,10 @@ or input, with one line that says what was wrong and what is accepted; 1 when th
 
 import contextlib
 import io
-import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,31 +17,23 @@ import typer
 
 from quasar_lab.cli.bench import bench
 from quasar_lab.cli.common import (
+    BAD_USAGE,
+    INTERNAL,
+    INTERRUPTED,
     AsJson,
     Backend,
     Device,
-    DrafterName,
-    MaxNewTokens,
     Model,
-    Raw,
-    Seed,
-    Temperature,
     Threads,
-    TopK,
-    TopP,
     load_model,
     print_json,
     print_pairs,
     print_table,
     printable,
     read_text,
-    run_option,
 )
-from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
-from quasar_lab.speculative.drafters.registry import DEFAULT
+from quasar_lab.cli.generate import generate
 from quasar_lab.support.errors import InputError, NotInThisVersion, QuasarError
-from quasar_lab.support.result import Json
-from quasar_lab.support.storage import check_writable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(bench, name="bench")
@@ -128,113 +118,7 @@ def prepare(
     print(f"saved in {folder}")
 
 
-@app.command()
-def generate(
-    prompt: Annotated[
-        str | None, typer.Option(help="One user message (through the chat template, unless --raw).")
-    ] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
-    messages: Annotated[Path | None, typer.Option(help='A JSON list of {"role", "content"}.')] = None,
-    raw: Raw = GenerationConfig.raw,
-    verifier: Annotated[str, typer.Option(help="bf16, a recipe, or RECIPE+bf16 (audited: BF16's text).")] = "w8a8",
-    drafter: DrafterName = DEFAULT,
-    gamma: Annotated[str, run_option("gamma", metavar="N")] = str(GenerationConfig.gamma),
-    max_new_tokens: MaxNewTokens = GenerationConfig.max_new_tokens,
-    temperature: Temperature = GenerationConfig.temperature,
-    top_k: TopK = GenerationConfig.top_k,
-    top_p: TopP = GenerationConfig.top_p,
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="A text that ends the answer (repeatable).")
-    ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Save the trace as JSON lines.")] = None,
-    model: Model = "embedded",
-    device: Device = "cpu",
-    backend: Backend = "auto",
-    threads: Threads = None,
-    seed: Seed = GenerationConfig.seed,
-    json_: AsJson = False,
-) -> None:
-    """Answer a prompt with speculative decoding.
-
-    With --verifier w8a8+bf16 INT8 writes and BF16 audits: the text is the BF16 model's own.
-
-    Example: quasar-lab generate --prompt "Why is the sky blue?" --verifier w8a8 --drafter ngram
-    """
-    from quasar_lab.speculative.drafters import make_drafter
-    from quasar_lab.speculative.generation import Generation
-    from quasar_lab.speculative.verifiers import check_name
-    from quasar_lab.speculative.verifiers import verifier as verifier_of
-
-    # Everything that can be wrong is looked at before a model loads.
-    what = _prompt(prompt, prompt_file, messages, raw)
-    check_name(verifier)
-    guesses = make_drafter(drafter)
-    config = GenerationConfig(
-        gamma=_gamma(gamma),
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=stop,
-        raw=raw,
-    )
-    base = load_model(model, device, backend, threads)
-    run = Generation(verifier_of(base, verifier), what, drafter=guesses, **asdict(config))
-    if trace is not None:
-        check_writable(trace)
-    interrupted = False
-    try:
-        for _ in run:
-            pass
-    except KeyboardInterrupt:
-        interrupted = True
-    if trace is not None:
-        run.trace.save(trace)
-    summary = run.trace.summary()
-    if json_:
-        print_json(summary)
-    else:
-        _print_answer(summary)
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
-
-
-def _print_answer(summary: Json) -> None:
-    print(printable(summary["text"]), end="\n\n")
-    shown = ("finish_reason", "verifier", "drafter", "gamma", "new_tokens", "rounds", "mean_acceptance_length")
-    audits = ("audits", "flip_rate", "audit_length", "audit_planned", "retracted")
-    more = ("draft_acceptance_rate", *audits, "tokens_per_second", "device", "backend", "note")
-    print_pairs({key: summary[key] for key in shown + more if key in summary})
-
-
-def _gamma(text: str) -> int:
-    if text == "auto":
-        raise NotInThisVersion("--gamma auto")
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(f"--gamma is {text!r}; accepted: 1…{MAX_GAMMA}") from error
-
-
-def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None, raw: bool) -> Any:
-    given = [option for option in (prompt, prompt_file, messages) if option is not None]
-    if len(given) != 1:
-        raise InputError(f"{len(given)} prompts were given; accepted: one of --prompt, --prompt-file, --messages")
-    if messages is None:
-        text = prompt if prompt is not None else read_text(prompt_file)  # type: ignore[arg-type]
-        if not text.strip():
-            raise InputError("the prompt is empty")
-        return text
-    if raw:
-        raise InputError("--raw goes with --prompt or --prompt-file, not with --messages")
-    try:
-        found = json.loads(read_text(messages))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{messages} is not JSON: {error}") from error
-    if not isinstance(found, list) or not found or not all(isinstance(message, dict) for message in found):
-        raise InputError(f'{messages} is no list of messages; accepted: [{{"role": …, "content": …}}, …]')
-    return found
+app.command()(generate)
 
 
 @app.command()
@@ -274,8 +158,7 @@ def fidelity(
     base = load_model(model, device, backend, threads)
     other = one_pass_verifier(base, verifier)
     found = compare(base, other, read_tokens(base, text, skip, tokens), window)
-    questions = ours(answers)
-    if questions:
+    if questions := ours(answers):
         own = own_text(base, other, [question.turns[0] for question in questions], answer_tokens)
         for answer, question in zip(own["answers"], questions, strict=True):
             answer["question_id"], answer["category"] = question.id, question.category
@@ -407,9 +290,6 @@ def lab(port: Annotated[int, typer.Option(help="Port on localhost.")] = 8888) ->
         raise InputError(f"{error.name} is not installed; run: pip install 'quasar-lab[lab]'") from error
     start(notebook_folder(), port)
 
-
-INTERNAL, BAD_USAGE, INTERRUPTED = 1, 2, 130
-"""Exit statuses beside 0."""
 
 LATER = (["export"],)
 """Documented commands that this version does not have: named as such, and absent from --help."""

@@ -17,6 +17,9 @@ from quasar_lab.support.storage import why_unreadable
 
 T = TypeVar("T")
 
+INTERNAL, BAD_USAGE, INTERRUPTED = 1, 2, 130
+"""Exit statuses beside 0."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
