@@ -24,7 +24,7 @@ from quasar_lab.speculative.sampling import Sampling, target
 from quasar_lab.speculative.token_states import TokenState
 from quasar_lab.speculative.trace import Audit, Likeliest, Round, Trace
 from quasar_lab.speculative.verifier import Verifier
-from quasar_lab.speculative.written_text import piece_of
+from quasar_lab.speculative.written_text import pieces_of
 from quasar_lab.support.errors import TraceError
 from quasar_lab.support.result import Result
 
@@ -114,9 +114,9 @@ def _judge_again(record: Round, logits: torch.Tensor, verifier: Verifier, sampli
     probs = target(logits, sampling)
     values, order = (part[:, :TOP] for part in logits.sort(dim=-1, descending=True, stable=True))
     likeliest = order.tolist()
+    piece = pieces_of(verifier.tokenizer)
     top: list[Likeliest] = [
-        [[token, piece_of(verifier.tokenizer, token), float(probs[row, token])] for token in ids]
-        for row, ids in enumerate(likeliest)
+        [[token, piece(token), float(probs[row, token])] for token in ids] for row, ids in enumerate(likeliest)
     ]
     choices = logits.argmax(dim=-1).tolist()
     decision: list[bool | None] = []

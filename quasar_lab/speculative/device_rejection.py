@@ -29,21 +29,19 @@ from torch import Generator, Tensor
 from quasar_lab.speculative.drafters.base import Draft
 from quasar_lab.speculative.rejection import Acceptance, accept, keeps, remainder, state_behind
 from quasar_lab.speculative.sampling import Sampling, inverse, target, uniform
-from quasar_lab.speculative.verified_rows import VerifiedRows
+from quasar_lab.speculative.verified_rows import VerifiedRows, softmax_of
 
 
 @dataclass(frozen=True)
 class FetchedRows(VerifiedRows):
     """Rows of a pass on a device, of which some numbers are on the host already."""
 
-    known: dict[tuple[int, int], float]  # (row, token) → its logit at temperature 0, above it its target probability
+    drafted: dict[tuple[int, int], float]  # (row, draft) → its target probability
 
     def probability(self, row: int, token: int) -> float:
         """As in `VerifiedRows`; a token that was neither drafted nor likely costs a transfer of its own."""
-        value = self.known.get((row, token))
-        if value is None:
-            return super().probability(row, token)
-        return exp(value - self.logsumexp[row]) if self.probs is None else value
+        known = self.drafted.get((row, token))
+        return super().probability(row, token) if known is None else known
 
 
 @dataclass(frozen=True)
@@ -130,21 +128,23 @@ def _fetch(
     read = torch.cat([top.flatten(), *(part.double().flatten() for part in parts)]).tolist()
     lines = [read[row * width : (row + 1) * width] for row in range(rows)]
     rest = read[rows * width :]
-    best_ids = [[int(token) for token in line[:best]] for line in lines]
     best_logits = [line[best:-1] for line in lines]
-    of_best = best_logits
-    if probs is not None:
-        of_best = [rest[row * best : (row + 1) * best] for row in range(rows)]
+    logsumexp = [line[-1] for line in lines]
+    if probs is None:
+        best_probs = softmax_of(best_logits, logsumexp)
+        of_drafts = [exp(logit - total) for logit, total in zip(rest, logsumexp, strict=False)]
+    else:
+        best_probs = [rest[row * best : (row + 1) * best] for row in range(rows)]
         rest = rest[rows * best :]
-    known = {(row, t): value for row in range(rows) for t, value in zip(best_ids[row], of_best[row], strict=True)}
-    known |= {(row, token): value for row, (token, value) in enumerate(zip(draft.ids, rest, strict=False))}
+        of_drafts = rest[:drafts]
     fetched = FetchedRows(
         logits=logits,
-        best_ids=best_ids,
+        best_ids=[[int(token) for token in line[:best]] for line in lines],
         best_logits=best_logits,
-        logsumexp=[line[-1] for line in lines],
+        best_probs=best_probs,
+        logsumexp=logsumexp,
         probs=probs,
-        known=known,
+        drafted={(row, token): p for row, (token, p) in enumerate(zip(draft.ids, of_drafts, strict=True))},
     )
     return fetched, rest
 

@@ -26,7 +26,7 @@ from quasar_lab.speculative.trace import (
 )
 from quasar_lab.speculative.verification import Verification
 from quasar_lab.speculative.verifier import Verifier
-from quasar_lab.speculative.written_text import WrittenText, piece_of
+from quasar_lab.speculative.written_text import WrittenText, pieces_of
 from quasar_lab.support.machine import versions
 from quasar_lab.support.result import Json, Result, left_out
 
@@ -199,7 +199,8 @@ class TraceRecorder:
         )
 
     def _top(self, verified: Verification) -> list[Likeliest]:
-        return [[[token, self._text.piece(token), p] for token, p in row] for row in verified.likeliest]
+        piece = self._text.piece
+        return [[[token, piece(token), p] for token, p in row] for row in verified.likeliest]
 
 
 def _header(verifier: Verifier, drafter: str, config: GenerationConfig, prompt_ids: list[int]) -> Json:
@@ -215,7 +216,7 @@ def _header(verifier: Verifier, drafter: str, config: GenerationConfig, prompt_i
         "sampling": asdict(config.sampling),
         "versions": versions(),
         "prompt_ids": prompt_ids,
-        "prompt_pieces": [piece_of(tokenizer, token) for token in prompt_ids],
+        "prompt_pieces": [*map(pieces_of(tokenizer), prompt_ids)],
         "prompt_text": None if tokenizer is None else tokenizer.decode(prompt_ids),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

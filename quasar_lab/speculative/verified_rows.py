@@ -25,16 +25,17 @@ class VerifiedRows:
     logits: Tensor  # f32 [M, V]
     best_ids: list[list[int]]  # [M][k]: the likeliest tokens of each row, the likeliest first
     best_logits: list[list[float]]  # [M][k]: their logits
+    best_probs: list[list[float]]  # [M][k]: their target probabilities
     logsumexp: list[float]  # [M]: log Σ exp of each row's logits
     probs: Tensor | None  # f32 [M, V]: the target distribution; None at temperature 0, where nothing is drawn
 
     def probability(self, row: int, token: int) -> float:
         """Target probability of a token (at temperature 0 by the plain softmax)."""
+        if token in self.best_ids[row]:
+            return self.best_probs[row][self.best_ids[row].index(token)]
         if self.probs is not None:
             return float(self.probs[row, token])
-        known = self.best_ids[row]
-        logit = self.best_logits[row][known.index(token)] if token in known else float(self.logits[row, token])
-        return exp(logit - self.logsumexp[row])
+        return exp(float(self.logits[row, token]) - self.logsumexp[row])
 
     @property
     def finite(self) -> bool:
@@ -43,7 +44,7 @@ class VerifiedRows:
 
     def likeliest(self) -> list[list[tuple[int, float]]]:
         """Per row the likeliest (token, target probability)."""
-        return [[(token, self.probability(row, token)) for token in ids] for row, ids in enumerate(self.best_ids)]
+        return [[*zip(ids, probs, strict=True)] for ids, probs in zip(self.best_ids, self.best_probs, strict=True)]
 
     def margins(self) -> list[float]:
         """Per row the first logit less the second."""
@@ -53,10 +54,19 @@ class VerifiedRows:
 def read_rows(logits: Tensor, sampling: Sampling, best: int = TOP) -> VerifiedRows:
     """Rows of logits f32 [M, V] with the `best` likeliest tokens of each; of equal ones the lowest id comes first."""
     values, ids, logsumexp = top_rows(logits, min(best, logits.shape[-1]))
+    probs = None if sampling.greedy else target(logits, sampling)
+    best_logits = values.tolist()
+    totals = logsumexp.tolist()
     return VerifiedRows(
         logits=logits,
         best_ids=ids.tolist(),
-        best_logits=values.tolist(),
-        logsumexp=logsumexp.tolist(),
-        probs=None if sampling.greedy else target(logits, sampling),
+        best_logits=best_logits,
+        best_probs=softmax_of(best_logits, totals) if probs is None else probs.gather(1, ids).tolist(),
+        logsumexp=totals,
+        probs=probs,
     )
+
+
+def softmax_of(logits: list[list[float]], logsumexp: list[float]) -> list[list[float]]:
+    """Probabilities of some logits of each row, from log Σ exp of the whole row."""
+    return [[exp(logit - total) for logit in row] for row, total in zip(logits, logsumexp, strict=True)]

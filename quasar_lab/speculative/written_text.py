@@ -4,14 +4,14 @@ A text ends with an end-of-sequence token, with a stop string or at its limit, w
 tokens of one round. The limit is on tokens: nothing is ever written beyond it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quasar_lab.models.tokenizer import Tokenizer
 
 
-def piece_of(tokenizer: Tokenizer | None, token: int) -> str:
-    """A token's text; its number in angle brackets where the model has no tokenizer."""
-    return f"<{token}>" if tokenizer is None else tokenizer.piece(token)
+def pieces_of(tokenizer: Tokenizer | None) -> Callable[[int], str]:
+    """Gives a token's text; where the model has no tokenizer, its number in angle brackets."""
+    return "<{}>".format if tokenizer is None else tokenizer.piece
 
 
 class WrittenText:
@@ -19,6 +19,7 @@ class WrittenText:
 
     def __init__(self, tokenizer: Tokenizer | None, eos_ids: Sequence[int], limit: int, stops: Sequence[str]):
         self._tokenizer = tokenizer
+        self.piece = pieces_of(tokenizer)
         self._eos_ids = eos_ids
         self._stops = stops
         self.limit = limit
@@ -40,7 +41,7 @@ class WrittenText:
                 self.finish = "eos"
             elif self._stops and self._stop_place() is not None:
                 self.finish = "stop"
-            elif self.room <= 0:
+            elif len(self.ids) >= self.limit:
                 self.finish = "length"
             if self.finish is not None:
                 break
@@ -56,13 +57,9 @@ class WrittenText:
         text = self._decoded()
         return text[: self._stop_place()] if self.finish == "stop" else text
 
-    def piece(self, token: int) -> str:
-        """A token's text."""
-        return piece_of(self._tokenizer, token)
-
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The texts of tokens."""
-        return [piece_of(self._tokenizer, token) for token in ids]
+        return [*map(self.piece, ids)]
 
     def _decoded(self) -> str:
         return "".join(self.pieces(self.ids)) if self._tokenizer is None else self._tokenizer.decode(self.ids)

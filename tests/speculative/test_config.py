@@ -25,6 +25,12 @@ def test_every_option_is_in_the_signature(function):
     assert parameters["drafter"].default == "ngram"
 
 
+def test_drawing_has_the_same_options_alone_and_in_a_run():
+    of_run = {part.name: part for part in fields(GenerationConfig)}
+    for part in fields(Sampling):
+        assert (part.default, part.metadata) == (of_run[part.name].default, of_run[part.name].metadata)
+
+
 def test_every_option_is_in_the_docstring():
     for part in fields(GenerationConfig):
         assert f"{part.name}: {part.metadata['meaning']}" in ql.generate.__doc__
