@@ -64,6 +64,8 @@ _MODULES = {
 """Public name → where it lives in the package."""
 
 _RENAMED: dict[str, dict[str, str]] = {
+    "audit_cost": {"measure": "measure_audit_cost"},
+    "decode_benchmark": {"answer": "answer_question"},
     "fidelity": {"own_text": "on_own_answers"},
     "frontier": {"measure": "measure_recipes", "own_text": "tokens_of_questions"},
     "pass_parts": {"measure": "profile_passes"},

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from ordered_products import order_products
 from quasar_kernels import triton
 from quasar_kernels.simulated_device import SimulatedDevice
 from tiny_models import write_checkpoint
@@ -29,8 +30,9 @@ class Runtime(SimulatedDevice):
 
 def main() -> None:
     torch.set_num_threads(1)
+    order_products()
     names = [name for name in dir(triton) if not name.startswith("__")]
-    ops = SimpleNamespace(**{name: getattr(triton, name) for name in names}, runtime=Runtime)
+    ops = SimpleNamespace(**{**{name: getattr(triton, name) for name in names}, "runtime": Runtime})
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder), "qwen3", num_hidden_layers=1, vocab_size=40, eos_token_id=39, bos_token_id=38)
         bf16 = ql.load(folder, backend="reference")

@@ -1,4 +1,4 @@
-"""Parts of README.md that derive from the package: the recipes, the drafters, the families. Running this file writes them anew."""
+"""Parts of README.md that derive from the package: recipes, drafters, families. Running this file writes them anew."""
 
 import re
 from pathlib import Path

@@ -23,7 +23,7 @@ from quasar_lab import cli
 from quasar_lab.speculative.drafters import make_drafter
 from quasar_lab.speculative.drafters.registry import accepted
 drafter = make_drafter("repeat")
-drafter.reset([5, 7])
+drafter.commit([5, 7], None)
 assert drafter.propose(4, None).ids == [7]
 assert "repeat" in accepted()
 assert cli.run(["generate", "--help"]) == 0
@@ -89,8 +89,8 @@ def test_every_example_is_used_here_and_has_ten_lines_at_most():
 
 @pytest.mark.parametrize("what", USES)
 def test_an_example_works(what, copy):
-    path = os.pathsep.join([str(copy), str(copy / "kernels")])
     use = f"import quasar_lab; assert quasar_lab.__file__.startswith({str(copy)!r})\n{USES[what][1]}"
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", use], env=environment, capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), str(copy / "kernels")])}
+    command = [sys.executable, "-c", use]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -19,9 +19,9 @@ import typer
 from quasar_lab.cli.bench import bench
 from quasar_lab.cli.common import (
     INTERRUPTED,
+    AsJson,
     Backend,
     Device,
-    Json,
     Model,
     Threads,
     load_model,
@@ -48,7 +48,7 @@ def about() -> None:
 
 
 @app.command()
-def doctor(json_: Json = False) -> None:
+def doctor(json_: AsJson = False) -> None:
     """This machine, the backend in use and why, the embedded model, the cache.
 
     Example: quasar-lab doctor
@@ -60,7 +60,7 @@ def doctor(json_: Json = False) -> None:
 
 
 @app.command()
-def models(json_: Json = False) -> None:
+def models(json_: AsJson = False) -> None:
     """Models worth trying, with their bytes in BF16 and W8A8. Any other of a supported family works by hub id or
     folder.
 
@@ -101,7 +101,7 @@ def prepare(
     device: Device = "cpu",
     backend: Backend = "auto",
     threads: Threads = None,
-    json_: Json = False,
+    json_: AsJson = False,
 ) -> None:
     """Smooth, quantize and save a verifier; shows the error of every layer, plain and with the recipe.
 
@@ -139,7 +139,7 @@ def fidelity(
     device: Device = "cpu",
     backend: Backend = "auto",
     threads: Threads = None,
-    json_: Json = False,
+    json_: AsJson = False,
 ) -> None:
     """KL, top-1 agreement, flips and perplexity of a verifier against BF16, on a text.
 

@@ -11,10 +11,10 @@ import typer
 
 from quasar_lab.cli.common import (
     INTERRUPTED,
+    AsJson,
     Backend,
     Device,
     Gamma,
-    Json,
     MaxNewTokens,
     Model,
     Seed,
@@ -54,7 +54,7 @@ def bench_step(
     device: Device = "cpu",
     backend: Backend = "auto",
     threads: Threads = None,
-    json_: Json = False,
+    json_: AsJson = False,
 ) -> None:
     """Time of one verify pass by verifier and width, beside the floor that reading the weights sets.
 
@@ -86,7 +86,7 @@ def bench_kernels(
     widths: Annotated[str, typer.Option(help="Comma-separated widths of the pass.")] = "1,2,4,6,8",
     samples: Annotated[int, typer.Option(help="Passes timed per op, shape and width.")] = 15,
     threads: Threads = None,
-    json_: Json = False,
+    json_: AsJson = False,
 ) -> None:
     """Speed of each linear beside the bandwidth of memory, from weights in no cache, and the cost of a rotation.
 
@@ -144,7 +144,7 @@ def bench_decode(
     backend: Backend = "auto",
     threads: Threads = None,
     seed: Seed = GenerationConfig.seed,
-    json_: Json = False,
+    json_: AsJson = False,
 ) -> None:
     """Speed of whole answers: every verifier with every drafter, per category, split into its factors.
 

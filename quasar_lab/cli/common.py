@@ -19,7 +19,7 @@ T = TypeVar("T")
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C ended, as shells have it."""
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]

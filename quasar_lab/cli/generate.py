@@ -9,10 +9,10 @@ import typer
 
 from quasar_lab.cli.common import (
     INTERRUPTED,
+    AsJson,
     Backend,
     Device,
     DrafterName,
-    Json,
     MaxNewTokens,
     Model,
     Raw,
@@ -31,7 +31,7 @@ from quasar_lab.cli.common import (
 from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
 from quasar_lab.speculative.drafters.registry import DEFAULT
 from quasar_lab.support.errors import InputError, NotInThisVersion
-from quasar_lab.support.result import Json as Document
+from quasar_lab.support.result import Json
 from quasar_lab.support.storage import check_writable
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def generate(
     backend: Backend = "auto",
     threads: Threads = None,
     seed: Seed = GenerationConfig.seed,
-    json_: Json = False,
+    json_: AsJson = False,
 ) -> None:
     """Answer a prompt with speculative decoding.
 
@@ -115,7 +115,7 @@ def _run_through(run: "Generation") -> bool:
     return True
 
 
-def _print_answer(summary: Document, json_: bool) -> None:
+def _print_answer(summary: Json, json_: bool) -> None:
     if json_:
         print_json(summary)
         return

@@ -43,16 +43,13 @@ from quasar_lab.support.errors import BackendError
 class Decoder:
     """A verifier: `forward`, `new_cache`, `rollback`, `name`, `weight_bytes`."""
 
-    name: str
-    """"bf16", or the recipe."""
+    name: str  # "bf16", or the recipe
     config: ModelConfig
     checkpoint: Checkpoint
     ops: Backend
-    embedding: Tensor
-    """bf16 [vocab, hidden]."""
+    embedding: Tensor  # bf16 [vocab, hidden]
     layers: list[Layer]
-    norm: Tensor
-    """f32 [hidden], the final norm."""
+    norm: Tensor  # f32 [hidden], the final norm
     head: Linear
     device: str = "cpu"
     mappings: dict[tuple[int, str], InputMap] = field(default_factory=dict, repr=False)
@@ -170,17 +167,9 @@ class Decoder:
         layers: the blocks to run, in order (layer-skip); the others' cache rows stay unwritten. Raises InputError on no
         ids, ids outside the vocabulary, or a full cache.
         """
-        asked = ask(
-            ids,
-            self.config,
-            start=cache.length,
-            positions=positions,
-            parents=parents,
-            layers=layers,
-            last=logits == "last",
-            hidden=hidden,
-            taps=taps,
-        )
+        last = logits == "last"
+        options = {"positions": positions, "parents": parents, "layers": layers}
+        asked = ask(ids, self.config, start=cache.length, last=last, hidden=hidden, taps=taps, **options)
         cache.require(len(asked.ids))
         out = self._executor.run(asked, cache)
         cache.length += len(asked.ids)

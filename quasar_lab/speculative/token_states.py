@@ -5,7 +5,7 @@ its words. Colours are Okabe and Ito's, which colour-blind readers can tell apar
 """
 
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from quasar_lab.support.result import Json
 
@@ -49,7 +49,7 @@ def state_table() -> Json:
     return {state.value: _row(state) for state in TokenState}
 
 
-def _row(state: TokenState) -> dict[str, Any]:
+def _row(state: TokenState) -> Json:
     return {
         "glyph": state.glyph,
         "colour": state.colour,

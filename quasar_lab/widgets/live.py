@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import ipywidgets as w
+from traitlets.utils.bunch import Bunch
 
 from quasar_lab.evaluation.rescore import rescore
 from quasar_lab.figures import StripHTML, acceptance, token_strip
@@ -70,9 +70,9 @@ class LivePanel(w.VBox):
         row = w.HBox([self.start, *replay, self.message])
         super().__init__([self.prompt, w.HBox(columns), row, self.strip, self.figure])
 
-    def _follow(self, change: dict[str, Any]) -> None:
-        self.start.disabled = change["new"]
-        self.again.disabled = change["new"] or self.trace is None
+    def _follow(self, change: Bunch) -> None:
+        self.start.disabled = change.new
+        self.again.disabled = change.new or self.trace is None
 
     @property
     def trace(self) -> Trace | None:

@@ -123,6 +123,13 @@ def test_steps_are_timed_between_the_questions(counted, tmp_path):
     assert again.complete
 
 
+def test_the_order_of_the_arms_rotates_from_question_to_question(counted, tmp_path):
+    run([Named("bf16"), Named("w8a8")], ["none", "ngram"], QUESTIONS, Settings(), tmp_path / "s.jsonl")
+    arms = [("bf16", "none"), ("bf16", "ngram"), ("w8a8", "none"), ("w8a8", "ngram")]
+    order = [call[:2] for call in answered_by(counted[0])]
+    assert order == [arms[(place + turn) % 4] for place in range(5) for turn in range(4)]
+
+
 @pytest.mark.parametrize(
     ("questions", "message"),
     [

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from quasar_kernels.op_timing import Bench
 from quasar_kernels.simulated_device import SimulatedDevice
 from quasar_kernels.threads import single_torch_thread
 from quasar_kernels.triton import tiles
+from speed_results import changed_steps, steps_of
 
 from quasar_lab.evaluation import pass_time
 from quasar_lab.evaluation.gpu_check import goals, report, speed
@@ -319,12 +321,13 @@ def test_the_ops_of_a_step_are_added_up():
     unfinished = found(products=products, other=other, faults={"other": "it stopped"})
     assert goals.sum_of_ops(unfinished, "w8a8", 8) is None
     assert goals.sum_of_ops(found(products=products), "w8a8", 8) is None
-    steps = [
-        {"verifier": name, "width": width, "ms_p50": 6.0, "fraction_of_floor": 0.8, **more}
-        for name, more in (("bf16", {"device_ms_p50": 5.5}), ("w8a8", {}))
-        for width in goals.STEP_WIDTHS
-    ]
-    all_ops.step = StepFindings({"bandwidth_gb_s": 4000.0, "steps": steps})
+    steps = steps_of(widths=goals.STEP_WIDTHS)
+    on_device = {"bf16": 5.5, "w8a8": None}
+    steps = changed_steps(
+        replace(steps, bandwidth_gb_s=4000.0),
+        lambda row: replace(row, ms_p50=6.0, fraction_of_floor=0.8, device_ms_p50=on_device[row.verifier]),
+    )
+    all_ops.step = StepFindings(steps)
     table = report.table(all_ops, rehearsal=False)
     assert "bf16 at width 8, sum of its ops alone: 4.24 ms of 6 ms (5.5 ms on the device)" in table
     assert "w8a8 at width 8, sum of its ops alone: 2.58 ms of 6 ms\n" in table
@@ -333,29 +336,30 @@ def test_the_ops_of_a_step_are_added_up():
 
 
 def test_goals_are_judged_by_the_worst_width():
-    steps = [
-        {"verifier": name, "width": width, "ms_p50": ms * (1.2 if width == 8 else 1), "fraction_of_floor": 0.9}
-        for name, ms in (("bf16", 4.0), ("w8a8", 2.0))
-        for width in goals.STEP_WIDTHS
-    ]
-    next(row for row in steps if (row["verifier"], row["width"]) == ("w8a8", 6))["ms_p50"] = 2.8
-    next(row for row in steps if (row["verifier"], row["width"]) == ("bf16", 1))["fraction_of_floor"] = 0.7
-    for row in steps:
-        if row["width"] > 8:  # no goals are set for these
-            row |= {"ms_p50": 40.0 if row["verifier"] == "w8a8" else 4.0, "fraction_of_floor": 0.1}
+    def change(row):
+        if row.width > 8:  # no goals are set for these
+            return replace(row, ms_p50=40.0 if row.verifier == "w8a8" else 4.0, fraction_of_floor=0.1)
+        ms = {"bf16": 4.0, "w8a8": 2.0}[row.verifier] * (1.2 if row.width == 8 else 1)
+        ms = 2.8 if (row.verifier, row.width) == ("w8a8", 6) else ms
+        return replace(row, ms_p50=ms, fraction_of_floor=0.7 if (row.verifier, row.width) == ("bf16", 1) else 0.9)
+
+    def good(row):
+        return replace(row, ms_p50=2.0 if row.verifier == "w8a8" else 3.6, fraction_of_floor=0.85)
+
+    steps = changed_steps(steps_of(widths=goals.STEP_WIDTHS), change)
     products = [
         product("linear_w8a8", width, count, us, share)
         for width in range(1, 17)
         for count, us, share in ((36, 10.0, 0.6 if width == 9 else 0.9), (1, 360.0, 0.8))
     ]
-    share, ratio, floor = goals.goals(found(step=StepFindings({"steps": steps}), products=products))
+    share, ratio, floor = goals.goals(found(step=StepFindings(steps), products=products))
     assert share.value == pytest.approx(0.7)
     assert (share.met, ratio.value, ratio.met) == (False, pytest.approx(0.7), False)
     assert (floor.value, floor.met) == (pytest.approx(1 / 0.7), False)
     unfinished = goals.goals(found(products=products, faults={"products": "it stopped"}))
     assert unfinished[0].met is None
-    steps = [{**row, "ms_p50": 2.0 if row["verifier"] == "w8a8" else 3.6, "fraction_of_floor": 0.85} for row in steps]
-    assert [goal.met for goal in goals.goals(found(step=StepFindings({"steps": steps})))] == [None, True, True]
+    steps = changed_steps(steps, good)
+    assert [goal.met for goal in goals.goals(found(step=StepFindings(steps)))] == [None, True, True]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -370,7 +374,7 @@ def test_without_cuda_it_says_so_and_ends_with_2(capsys, tmp_path):
     assert "accepted: ops, text" in capsys.readouterr().err
 
 
-BARE = ("torch", "triton", "numpy", "safetensors", "filelock")
+BARE = ("torch", "triton", "numpy.random", "safetensors", "filelock")
 """What a GPU machine has installed, beside what these need themselves."""
 
 MORE = ("transformers", "gguf", "accelerate", "sentencepiece", "tokenizers", "typer", "rich", "plotly", "pandas")

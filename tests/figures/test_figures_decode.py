@@ -151,6 +151,7 @@ def test_the_papers_table_has_the_whole_two_by_two_with_intervals():
     assert f"{mean.speedup_low:.2f}–{mean.speedup_high:.2f}" in table
     assert f"τ {mean.tau:.2f}" in table
     assert table.count("baseline") == 2 * 7  # of itself it has no interval
+    assert table.count('"><b>') == 2 * 7, "one speedup a column and temperature is the best"
 
 
 def test_one_question_has_no_interval_and_names_are_escaped():
