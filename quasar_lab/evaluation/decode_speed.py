@@ -39,7 +39,7 @@ from quasar_lab.support import storage
 from quasar_lab.support.errors import InputError
 from quasar_lab.support.machine import percentiles
 from quasar_lab.support.progress import announce
-from quasar_lab.support.result import Json, Result, flat, left_out
+from quasar_lab.support.result import Result, flat, left_out
 
 TIMED_CONTEXT = 256
 """Tokens in the cache of the passes that are timed on their own."""
@@ -129,11 +129,6 @@ class DecodeResult(Result):
     def best_speedup(self, category: str) -> float:
         """The largest speedup in a category; 0 where there is none."""
         return max((row.speedup or 0.0 for row in self.runs if row.category == category), default=0.0)
-
-
-def as_decode_result(found: DecodeResult | Json) -> DecodeResult:
-    """A result as it is, or the one that the JSON of `quasar-lab bench decode` holds."""
-    return found if isinstance(found, DecodeResult) else DecodeResult.from_json(found)
 
 
 def run(

@@ -11,7 +11,7 @@ from math import log2
 
 import plotly.graph_objects as go
 
-from quasar_lab.evaluation.decode_speed import DecodeResult, as_decode_result
+from quasar_lab.evaluation.decode_speed import DecodeResult
 from quasar_lab.evaluation.speedup_table import SpeedupRow
 from quasar_lab.evaluation.timed_answer import Arm
 from quasar_lab.figures.style import (
@@ -66,7 +66,7 @@ def speedup(result: DecodeResult | Json) -> go.Figure:
 
     result: what `decode_benchmark.run` returns, or the JSON of `quasar-lab bench decode`.
     """
-    result = as_decode_result(result)
+    result = DecodeResult.of(result)
     figure = go.Figure()
     arms = {arm: rows for arm, rows in result.compared().items() if arm != result.baseline}
     for place, (arm, rows) in enumerate(arms.items()):
@@ -117,7 +117,7 @@ def speedup_factors(result: DecodeResult | Json, verifier: str, drafter: str) ->
 
     result: as in `speedup`.
     """
-    result = as_decode_result(result)
+    result = DecodeResult.of(result)
     arm = Arm(verifier, drafter)
     rows = result.compared().get(arm, [])
     categories = [escape(row.category) for row in rows]
@@ -171,7 +171,7 @@ def predicted_speedup(result: DecodeResult | Json) -> go.Figure:
     on the diagonal is understood, one off it is not. Raises InputError where nothing was predicted. result: as in
     `speedup`.
     """
-    result = as_decode_result(result)
+    result = DecodeResult.of(result)
     furthest = result.furthest_from_prediction()
     figure = go.Figure()
     low, high = _diagonal(figure, [row for rows in result.predicted().values() for row in rows])

@@ -14,15 +14,17 @@ from quasar_lab.evaluation.pass_time import StepResult
 from quasar_lab.evaluation.roofline import Roof, roofs
 from quasar_lab.figures.speed import step_origin
 from quasar_lab.figures.style import VERIFIERS, error_bars, escape, framed, full_ticks
+from quasar_lab.support.result import Json
 
 
-def roofline(result: StepResult) -> go.Figure:
+def roofline(result: StepResult | Json) -> go.Figure:
     """Billions of operations a second by operations per byte, on log axes: for each verifier its roof, the point that
     each width could reach under it (hollow), and what it reached (solid, bar from the 20th to the 80th percentile).
 
-    result: what `benchmark.step` returns, or `benchmark.read` of what `quasar-lab bench step` wrote. Raises InputError
-    on one that was made without operations and ceilings.
+    result: what `benchmark.step` returns, or the JSON of `quasar-lab bench step`. Raises InputError on one that was
+    made without operations and ceilings.
     """
+    result = StepResult.of(result)
     drawn = roofs(result)
     bandwidth = result.bandwidth_gb_s
     intensities = [point.intensity for roof in drawn for point in roof.points]

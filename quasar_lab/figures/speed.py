@@ -50,12 +50,13 @@ READOUT_LINE = 17
 """Pixels of a line of the readout."""
 
 
-def step_time(result: StepResult) -> go.Figure:
+def step_time(result: StepResult | Json) -> go.Figure:
     """T(M) of each verifier: median with a bar from the 20th to the 80th percentile, and its floor (dashed). A slider
     goes through the γ whose width was measured and reads off times, their ratio, bytes and floors.
 
-    result: what `benchmark.step` returns, or `benchmark.read` of what `quasar-lab bench step` wrote.
+    result: what `benchmark.step` returns, or the JSON of `quasar-lab bench step`.
     """
+    result = StepResult.of(result)
     verifiers = result.by_verifier()
     figure = go.Figure()
     for (name, rows), colour in zip(verifiers.items(), VERIFIERS, strict=False):
@@ -197,14 +198,15 @@ def _mark(figure: go.Figure, x: list[int], y: list[float], text: str) -> None:
     )
 
 
-def round_breakdown(trace: Trace, parts: ProfileResult | None = None) -> go.Figure:
+def round_breakdown(trace: Trace, parts: ProfileResult | Json | None = None) -> go.Figure:
     """Milliseconds of every round, stacked: draft, verify, sample, host; above each bar, the tokens it emitted.
 
     parts: what `pass_parts.profile_passes` returns of the trace's verifier. Verify is then split by the shares of the
     nearest width in it, which is an estimate, and said to be one. Raises InputError where `parts` does not hold the
     verifier.
     """
-    times = round_times(trace, parts)
+    profile = None if parts is None else ProfileResult.of(parts)
+    times = round_times(trace, profile)
     numbers = [record.index + 1 for record in trace.rounds]
     figure = go.Figure()
     for part, spent in times.parts.items():
@@ -235,17 +237,18 @@ def round_breakdown(trace: Trace, parts: ProfileResult | None = None) -> go.Figu
     if trace.rounds:
         facts.append(f"{times.ms_per_round:.1f} ms a round, {times.ms_per_token:.1f} ms a token")
     line = origin_line(Origin.from_json(trace.header), count=f"{len(trace.rounds)} rounds", timed=True)
-    return framed(figure, "Where the time of a round goes", _facts(facts, parts), line, height=480)
+    return framed(figure, "Where the time of a round goes", _facts(facts, profile), line, height=480)
 
 
-def mean_round(traces: Sequence[Trace], parts: ProfileResult | None = None) -> go.Figure:
+def mean_round(traces: Sequence[Trace], parts: ProfileResult | Json | None = None) -> go.Figure:
     """The mean round of several runs beside each other, one stacked bar each, in ms; what it costs a token beside it.
 
     parts: as in `round_breakdown`, of all verifiers of the runs. Raises InputError on no runs, or runs without rounds.
     """
     if not traces or not all(trace.rounds for trace in traces):
         raise InputError("a run has no rounds, or there is none; accepted: one or more runs with rounds")
-    runs = [round_times(trace, parts) for trace in traces]
+    profile = None if parts is None else ProfileResult.of(parts)
+    runs = [round_times(trace, profile) for trace in traces]
     labels = [_label(trace, times) for trace, times in zip(traces, runs, strict=True)]
     figure = go.Figure()
     for part in runs[0].parts:
@@ -274,7 +277,7 @@ def mean_round(traces: Sequence[Trace], parts: ProfileResult | None = None) -> g
     figure.update_yaxes(autorange="reversed", showgrid=False)
     facts = ["a round gives τ tokens: its time is divided by τ", "runs made one after the other: compare within a bar"]
     line, height = _runs_origin(traces), 340 + 68 * len(traces)
-    return framed(figure, "The mean round of each run", _facts(facts, parts), line, height=height, left=76)
+    return framed(figure, "The mean round of each run", _facts(facts, profile), line, height=height, left=76)
 
 
 def _label(trace: Trace, times: RoundTimes) -> str:
@@ -290,10 +293,10 @@ def _runs_origin(traces: Sequence[Trace]) -> str:
     return origin_line(Origin.from_json(traces[0].header), recipe=verifiers, count=f"{rounds} rounds", timed=True)
 
 
-def _facts(facts: list[str], parts: ProfileResult | None) -> str:
+def _facts(facts: list[str], profile: ProfileResult | None) -> str:
     """The subtitle; where verify is split, it says how."""
-    if parts is not None:
-        samples = parts.fewest_samples()
+    if profile is not None:
+        samples = profile.fewest_samples()
         estimate = f"verify (blue to green) split by estimate: its ops timed one by one, {samples} samples"
         facts = [*facts, estimate]
     return " · ".join(facts)

@@ -13,6 +13,7 @@ from quasar_lab.evaluation.speedup_model import RunWorth, SpeedupMap, map_speedu
 from quasar_lab.figures.speed import step_origin
 from quasar_lab.figures.style import INK, ORANGE, VERMILION, escape, framed
 from quasar_lab.speculative.trace import Trace
+from quasar_lab.support.result import Json
 
 SLOW = "#f2b48c"
 FAST = "#5aa5d6"
@@ -22,7 +23,7 @@ MOST_CONTOURS = 14
 
 
 def speedup_map(
-    result: StepResult,
+    result: StepResult | Json,
     verifier: str = "w8a8",
     baseline: str = "bf16",
     trace: Trace | None = None,
@@ -32,10 +33,11 @@ def speedup_map(
     """Speedup of `verifier` with drafts over plain decoding with `baseline`, by acceptance rate and γ, with the lines
     of break-even; γ from 1 to what the widest measured pass holds, pass times between measured widths interpolated.
 
-    result: what `benchmark.step` returns. trace: a run to pin; its costs per drafted token and per round are taken
-    where draft_ms and other_ms are None (without a trace: 0). Raises InputError where a verifier was not timed, or not
-    at width 1 and beyond.
+    result: what `benchmark.step` returns, or the JSON of `quasar-lab bench step`. trace: a run to pin; its costs per
+    drafted token and per round are taken where draft_ms and other_ms are None (without a trace: 0). Raises InputError
+    where a verifier was not timed, or not at width 1 and beyond.
     """
+    result = StepResult.of(result)
     found = map_speedups(result, verifier, baseline, trace, draft_ms, other_ms)
     figure = go.Figure()
     _surface(figure, found)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from quasar_lab.evaluation.decode_speed import DecodeResult, as_decode_result
+from quasar_lab.evaluation.decode_speed import DecodeResult
 from quasar_lab.evaluation.speedup_table import MEAN, SpeedupRow
 from quasar_lab.figures.style import origin_line
 from quasar_lab.support.result import Json
@@ -38,7 +38,7 @@ class Table:
 def paper_table(results: Sequence[DecodeResult | Json]) -> Table:
     """One block of rows per result, by temperature. results: what `decode_benchmark.run` returns, or the JSON of
     `quasar-lab bench decode`; of the same categories."""
-    found = [as_decode_result(result) for result in results]
+    found = [DecodeResult.of(result) for result in results]
     categories = sorted({row.category for result in found for row in result.runs} - {MEAN})
     columns = [*categories, MEAN]
     heads = "".join(f'<th scope="col" style="{CELL}">{escape(name)}</th>' for name in columns)

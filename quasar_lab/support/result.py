@@ -84,6 +84,13 @@ class Result:
                 raise InputError(f"the result lacks {key!r}; accepted: what the to_json() of {cls.__name__} writes")
         return cls(**values)
 
+    @classmethod
+    def of(cls, found: "Result | Mapping[str, Any]") -> Self:
+        """`found` itself where it is such a result, else the result that the document `found` holds."""
+        if isinstance(found, cls):
+            return found
+        return cls.from_json(found.to_json() if isinstance(found, Result) else found)
+
     def __getitem__(self, key: str) -> Any:
         """The value that the document holds under `key`. Raises KeyError as a dictionary does."""
         return self.to_json()[key]

@@ -10,7 +10,7 @@ from timed_answers import CURVES, timed
 
 from quasar_lab.cli import app
 from quasar_lab.evaluation import decode_speed
-from quasar_lab.evaluation.decode_speed import DecodeResult, Settings, as_decode_result, run
+from quasar_lab.evaluation.decode_speed import DecodeResult, Settings, run
 from quasar_lab.evaluation.decode_state import StateFile
 from quasar_lab.evaluation.origin import Origin
 from quasar_lab.evaluation.questions import Question, read_questions, select
@@ -198,8 +198,8 @@ def test_the_row_furthest_from_its_prediction_is_so_by_factor(known):
 
 def test_a_result_and_its_document_are_the_same(known):
     document = json.loads(json.dumps(known.to_json()))
-    assert as_decode_result(document) == known
-    assert as_decode_result(known) is known
+    assert DecodeResult.of(document) == known
+    assert DecodeResult.of(known) is known
     assert "command" not in document
     assert document["settings"] == {
         "gamma": 4,

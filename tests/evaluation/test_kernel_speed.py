@@ -2,6 +2,7 @@
 
 import pytest
 import quasar_kernels
+import torch
 from quasar_kernels import cpu
 
 from quasar_lab.evaluation import kernel_speed
@@ -10,6 +11,11 @@ from quasar_lab.support.errors import BackendError
 needs_cpu_backend = pytest.mark.skipif(
     quasar_kernels.availability()["cpu"] is not None, reason="the C++ backend is not there"
 )
+
+
+def packed_bytes(row):
+    weight = torch.ones(row.shape, dtype=torch.int8)
+    return (cpu.pack_w8a8(weight) if row.op == "linear_w8a8" else cpu.pack_bf16(weight.bfloat16())).nbytes
 
 
 @needs_cpu_backend
@@ -23,7 +29,7 @@ def test_every_op_shape_and_width_has_a_row(monkeypatch):
     }
     for row in linears:
         assert 0 < row.us_p20 <= row.us_p50 <= row.us_p80
-        assert row.gb_s > 0
+        assert row.gb_s == pytest.approx(packed_bytes(row) / row.us_p50 / 1e3)
         assert row.fraction_of_stream > 0
     others = [row for row in result.kernels if not row.op.startswith("linear")]
     assert {(row.op, row.width) for row in others} == {

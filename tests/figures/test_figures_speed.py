@@ -246,6 +246,16 @@ def test_results_of_another_machine_or_of_a_file_are_labelled(tmp_path):
     assert "saved results of" in stamp_of(figures.roofline(pass_time.read(file)))
 
 
+def test_a_figure_of_a_document_is_that_of_the_result(trace, parts):
+    result = steps_of()
+    document = json.loads(json.dumps(result.to_json()))
+    for draw in (figures.step_time, figures.roofline, figures.speedup_map):
+        assert draw(document) == draw(result)
+    document = json.loads(json.dumps(parts.to_json()))
+    assert figures.round_breakdown(trace, document) == figures.round_breakdown(trace, parts)
+    assert figures.mean_round([trace], document) == figures.mean_round([trace], parts)
+
+
 def test_lines_are_as_short_as_asked_and_lose_nothing():
     text = "a &lt;tag&gt; · " + " · ".join(f"part {number}" for number in range(9)) + " · " + "word " * 20 + "end"
     lines = wrapped(text, 24)

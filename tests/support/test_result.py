@@ -90,3 +90,11 @@ def test_a_missing_field_is_named_and_an_unknown_one_ignored():
     assert Row.from_json({"width": 1, "ms": 2, "later": 3}) == Row(1, 2.0)
     with pytest.raises(InputError, match="lacks 'ms'"):
         Row.from_json({"width": 1})
+
+
+def test_a_result_and_its_document_are_the_same_to_who_asks_for_either():
+    row = Row(1, 2.0)
+    assert Row.of(row) is row
+    assert Row.of({"width": 1, "ms": 2.0}) == row
+    with pytest.raises(InputError, match="'width'"):
+        Row.of(Place("m", 3))
