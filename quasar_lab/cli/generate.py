@@ -1,9 +1,9 @@
-"""`quasar-lab generate`: one answer, by any verifier and any drafter."""
+"""`quasar-lab generate`: one answer, with speculative decoding."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,21 +29,20 @@ from quasar_lab.cli.common import (
     run_option,
 )
 from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
-from quasar_lab.speculative.drafters.registry import DEFAULT
+from quasar_lab.speculative.drafters.registry import DEFAULT, make_drafter
 from quasar_lab.support.errors import InputError, NotInThisVersion
 from quasar_lab.support.result import Json
 from quasar_lab.support.storage import check_writable
 
 if TYPE_CHECKING:
     from quasar_lab.speculative.generation import Generation
-    from quasar_lab.speculative.prompt import Prompt
 
 PromptText = Annotated[str | None, typer.Option(help="One user message (through the chat template, unless --raw).")]
 PromptFile = Annotated[Path | None, typer.Option(help="The same, from a file.")]
 Messages = Annotated[Path | None, typer.Option(help='A JSON list of {"role", "content"}.')]
 VerifierName = Annotated[str, typer.Option(help="bf16, a recipe, or RECIPE+bf16 (audited: BF16's text).")]
 GammaText = Annotated[str, run_option("gamma", metavar="N")]
-Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text that ends the answer (repeatable).")]
+Stops = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text that ends the answer (repeatable).")]
 TraceFile = Annotated[Path | None, typer.Option(help="Save the trace as JSON lines.")]
 
 
@@ -59,7 +58,7 @@ def generate(
     temperature: Temperature = GenerationConfig.temperature,
     top_k: TopK = GenerationConfig.top_k,
     top_p: TopP = GenerationConfig.top_p,
-    stop: Stop = None,
+    stop: Stops = None,
     trace: TraceFile = None,
     model: Model = "embedded",
     device: Device = "cpu",
@@ -74,51 +73,42 @@ def generate(
 
     Example: quasar-lab generate --prompt "Why is the sky blue?" --verifier w8a8 --drafter ngram
     """
-    from quasar_lab.speculative.drafters import make_drafter
+    from quasar_lab.speculative import verifiers
     from quasar_lab.speculative.generation import Generation
-    from quasar_lab.speculative.verifiers import check_name
-    from quasar_lab.speculative.verifiers import verifier as verifier_of
 
     # Everything that can be wrong is looked at before a model loads.
     what = _prompt(prompt, prompt_file, messages, raw)
-    check_name(verifier)
+    verifiers.check_name(verifier)
     guesses = make_drafter(drafter)
-    config = GenerationConfig(
-        gamma=_gamma(gamma),
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=stop,
-        raw=raw,
-    )
+    sampling: Json = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    config = GenerationConfig(_gamma(gamma), max_new_tokens, **sampling, stop=stop, raw=raw)
     base = load_model(model, device, backend, threads)
-    run = Generation(verifier_of(base, verifier), what, drafter=guesses, **asdict(config))
+    run = Generation(verifiers.verifier(base, verifier), what, drafter=guesses, **asdict(config))
+    _answer(run, trace, json_)
+
+
+def _answer(run: "Generation", trace: Path | None, as_json: bool) -> None:
+    """Runs to the end, or until Ctrl-C; saves the trace, prints the summary."""
     if trace is not None:
         check_writable(trace)
-    complete = _run_through(run)
-    if trace is not None:
-        run.trace.save(trace)
-    _print_answer(run.trace.summary(), json_)
-    if not complete:
-        raise typer.Exit(INTERRUPTED)
-
-
-def _run_through(run: "Generation") -> bool:
-    """Runs to the end; False where Ctrl-C ended it early."""
+    interrupted = False
     try:
         for _ in run:
             pass
     except KeyboardInterrupt:
-        return False
-    return True
-
-
-def _print_answer(summary: Json, json_: bool) -> None:
-    if json_:
+        interrupted = True
+    if trace is not None:
+        run.trace.save(trace)
+    summary = run.trace.summary()
+    if as_json:
         print_json(summary)
-        return
+    else:
+        _print_answer(summary)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print_answer(summary: Json) -> None:
     print(printable(summary["text"]), end="\n\n")
     shown = ("finish_reason", "verifier", "drafter", "gamma", "new_tokens", "rounds", "mean_acceptance_length")
     audits = ("audits", "flip_rate", "audit_length", "audit_planned", "retracted")
@@ -135,7 +125,7 @@ def _gamma(text: str) -> int:
         raise InputError(f"--gamma is {text!r}; accepted: 1…{MAX_GAMMA}") from error
 
 
-def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None, raw: bool) -> "Prompt":
+def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None, raw: bool) -> Any:
     given = [option for option in (prompt, prompt_file, messages) if option is not None]
     if len(given) != 1:
         raise InputError(f"{len(given)} prompts were given; accepted: one of --prompt, --prompt-file, --messages")
