@@ -63,16 +63,28 @@ _MODULES = {
 }
 """Public name → where it lives in the package."""
 
-_RENAMED: dict[str, dict[str, str]] = {
-    "audit_cost": {"measure": "measure_audit_cost"},
-    "decode_benchmark": {"answer": "answer_question"},
-    "fidelity": {"own_text": "on_own_answers"},
-    "frontier": {"measure": "measure_recipes", "own_text": "tokens_of_questions"},
-    "pass_parts": {"measure": "profile_passes"},
-    "rehearsal": {"Answer": "PlainAnswer", "Rehearsed": "SimulatedRound"},
-    "reports": {"Result": "KeyNumber"},
+_MOVED: dict[str, dict[str, str]] = {
+    "audit_cost": {"measure": "evaluation.audit_cost.measure_audit_cost"},
+    "benchmark": {
+        "copy_bandwidth": "evaluation.memory_bandwidth.copy_bandwidth",
+        "cpu_name": "support.machine.cpu_name",
+        "finish": "support.machine.wait_for_device",
+        "gpu_name": "support.machine.gpu_name",
+        "stamp": "support.machine.stamp",
+    },
+    "decode_benchmark": {"answer": "evaluation.timed_answer.answer_question"},
+    "fidelity": {"own_text": "evaluation.fidelity.on_own_answers"},
+    "frontier": {
+        "measure": "evaluation.recipe_frontier.measure_recipes",
+        "own_text": "evaluation.recipe_frontier.tokens_of_questions",
+    },
+    "pass_parts": {"measure": "evaluation.pass_profile.profile_passes"},
+    "rehearsal": {
+        "Answer": "evaluation.draft_simulation.PlainAnswer",
+        "Rehearsed": "evaluation.draft_simulation.SimulatedRound",
+    },
 }
-"""Of public modules: names of the version before → present names. Both work."""
+"""Of public modules: names of version 0.1 → where they are now. Both work."""
 
 __all__ = [*_HOMES, *_MODULES]
 
@@ -82,8 +94,9 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"quasar_lab.{_HOMES[name]}"), name)
     if name in _MODULES:
         module = importlib.import_module(f"quasar_lab.{_MODULES[name]}")
-        for before, now in _RENAMED.get(name, {}).items():
-            vars(module).setdefault(before, getattr(module, now))
+        for before, now in _MOVED.get(name, {}).items():
+            home, _, present = now.rpartition(".")
+            vars(module).setdefault(before, getattr(importlib.import_module(f"quasar_lab.{home}"), present))
         return module
     raise AttributeError(f"module 'quasar_lab' has no attribute {name!r}")
 

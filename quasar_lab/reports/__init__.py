@@ -17,4 +17,7 @@ A notebook puts a number on the index page with `result("mean acceptance length"
 from quasar_lab.reports.build import build, find_notebooks, notebook_folder
 from quasar_lab.reports.results import KeyNumber, result
 
+Result = KeyNumber
+"""The name that version 0.1 had for it."""
+
 __all__ = ["KeyNumber", "build", "find_notebooks", "notebook_folder", "result"]
