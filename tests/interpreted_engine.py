@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from ordered_products import order_products
 from quasar_kernels import triton
 from quasar_kernels.stand_in import StandIn
 from test_audit import smoothed
@@ -28,6 +29,7 @@ class Runtime(StandIn):
 
 def main() -> None:
     torch.set_num_threads(1)
+    order_products()
     names = [name for name in dir(triton) if not name.startswith("__")]
     ops = SimpleNamespace(**{name: getattr(triton, name) for name in names}, runtime=Runtime)
     with tempfile.TemporaryDirectory() as folder:

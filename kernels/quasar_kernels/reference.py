@@ -6,10 +6,12 @@ where INT32 decides or the order of a sum is part of the definition, to a small 
 reordered).
 
 Width-invariance. Greedy speculative decoding equals plain decoding only if the row of a token has the same bits however
-many rows share the pass. BLAS picks another kernel for M = 1 than for M = 2, so a product here always has `ROWS` = 16
-rows (zero padded, wider inputs in chunks): the K loop then never depends on M. Attention walks the cache in blocks of
-`BLOCK` absolute positions and combines them in position order, each block padded to full size with zeros, so neither
-the number of queries nor the cache length changes a shape.
+many rows share the pass. BLAS picks another kernel for M = 1 than for M = 2, so a linear here always has `ROWS` = 16
+rows (zero padded, wider inputs in chunks): the K loop then never depends on M. What is left to the BLAS is that it sums
+these sixteen rows alike; MKL, with which torch is built for x86, does, at a fixed thread count. Attention does not ask
+that much: its products are small, and there MKL sums some rows in another order where AVX2 is the best instruction set.
+They are summed here, number by number. It walks the cache in blocks of `BLOCK` absolute positions and combines them in
+position order, each block padded to full size with zeros, so the cache length changes no shape.
 
 INT8. FP32 products of ±127 are exact only to K = 1040 (127² · 1040 < 2²⁴), so K is cut into chunks of 1024 whose FP32
 sums, exact integers, are added in INT32: exact to K = 133 000.
@@ -21,7 +23,8 @@ K/P additions per number. Channel counts are a small odd number times a power of
 256), which no Hadamard matrix alone would fit. Every addition has its place in the definition and products are rounded
 before they are added, so that all backends give the same bits.
 
-What is lost. Speed: weights are widened block by block on every call. Times of this backend are not speed measurements.
+What is lost. Speed: weights are widened block by block on every call, and attention is no BLAS product. Times of this
+backend are not speed measurements.
 
 Shapes: M rows (tokens of the pass), K inputs, N outputs, H query heads, G key/value heads, D head size, C cache
 capacity. Source: the smoothing and the order of the fused ops follow SmoothQuant (arXiv 2211.10438) and Quasar (arXiv
@@ -289,39 +292,48 @@ def attend(
 
 
 def _attend_chain(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: list[int], window: int) -> Tensor:
-    """At most ROWS queries; running maximum, sum and weighted values over blocks in position order (online softmax)."""
+    """Running maximum, sum and weighted values over blocks in position order (online softmax)."""
     rows, heads, size = q.shape
     groups = k_cache.shape[0]
-    queries = torch.zeros(ROWS, heads, size)
-    queries[:rows] = q / sqrt(size)
-    queries = queries.reshape(ROWS, groups, heads // groups, size).transpose(0, 1).reshape(groups, -1, size)
-    ends = torch.tensor(lengths + [lengths[-1]] * (ROWS - rows))
+    queries = (q / sqrt(size)).reshape(rows, groups, heads // groups, size).transpose(0, 1).reshape(groups, -1, size)
+    ends = torch.tensor(lengths)
     starts = (ends - window).clamp(min=0) if window else torch.zeros_like(ends)
 
     top = torch.full((groups, queries.shape[1], 1), -torch.inf)
     total = torch.zeros_like(top)
     values = torch.zeros_like(queries)
-    first = int(starts[:rows].min()) // BLOCK * BLOCK
+    first = int(starts.min()) // BLOCK * BLOCK
     for begin in range(first, max(lengths), BLOCK):
         # Only rows that some query sees are copied: what lies outside is not read, whatever it holds.
-        low, high = max(begin, int(starts[:rows].min())), min(begin + BLOCK, max(lengths))
+        low, high = max(begin, int(starts.min())), min(begin + BLOCK, max(lengths))
         k, v = torch.zeros(2, groups, BLOCK, size)
         k[:, low - begin : high - begin] = k_cache[:, low:high]
         v[:, low - begin : high - begin] = v_cache[:, low:high]
         position = torch.arange(begin, begin + BLOCK)
         seen = (position < ends[:, None]) & (position >= starts[:, None])
-        seen = seen[None, :, None].expand(groups, ROWS, heads // groups, BLOCK).reshape(groups, -1, BLOCK)
-        scores = (queries @ k.transpose(1, 2)).masked_fill(~seen, -torch.inf)
+        seen = seen[None, :, None].expand(groups, rows, heads // groups, BLOCK).reshape(groups, -1, BLOCK)
+        scores = _ordered_product(queries, k.transpose(1, 2)).masked_fill(~seen, -torch.inf)
         new_top = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
         # A row that has seen nothing yet keeps top = −inf; −inf − (−inf) would be NaN, so it is shifted by 0 instead.
         shift = new_top.masked_fill(new_top == -torch.inf, 0.0)
         weights = torch.exp(scores - shift)
         decay = torch.exp(top - shift)
-        total = total * decay + weights.sum(dim=-1, keepdim=True)
-        values = values * decay + weights @ v
+        total = total * decay + _ordered_product(weights, torch.ones(groups, BLOCK, 1))
+        values = values * decay + _ordered_product(weights, v)
         top = new_top
     out = values / total
-    return out.reshape(groups, ROWS, heads // groups, size).transpose(0, 1).reshape(ROWS, -1)[:rows]
+    return out.reshape(groups, rows, heads // groups, size).transpose(0, 1).reshape(rows, -1)
+
+
+def _ordered_product(a: Tensor, b: Tensor) -> Tensor:
+    """a f32 [G, R, K] · b f32 [G, K, N] → f32 [G, R, N]: rounded products, the last half added to the first until one
+    is left, so every row is summed in the same order."""
+    sums = a[..., None] * b[:, None]
+    while (count := sums.shape[2]) > 1:
+        half = count // 2
+        sums, rest = sums[:, :, : count - half], sums[:, :, count - half :]
+        sums[:, :, :half] += rest
+    return sums[:, :, 0]
 
 
 def top_rows(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -32,10 +32,11 @@ def test_a_row_has_the_same_bits_at_every_width(name, cuts):
     assert same_bits(in_passes(op, x, cuts), op(x))
 
 
+@pytest.mark.parametrize(("heads", "size"), [(HEADS, SIZE), (4, 8), (2, 5)])
 @given(cuts=chunkings(64), window=st.sampled_from([0, 1, 30, 100]))
 @settings(max_examples=10, deadline=None)
-def test_attention_has_the_same_bits_at_every_width(cuts, window):
-    q, k, v = randn(64, HEADS, SIZE), randn(GROUPS, CAPACITY, SIZE, seed=1), randn(GROUPS, CAPACITY, SIZE, seed=2)
+def test_attention_has_the_same_bits_at_every_width(heads, size, cuts, window):
+    q, k, v = randn(64, heads, size), randn(GROUPS, CAPACITY, size, seed=1), randn(GROUPS, CAPACITY, size, seed=2)
     lengths = torch.arange(101, 165)
     whole = ops.attend(q, k, v, lengths.tolist(), window=window)
     parts = [

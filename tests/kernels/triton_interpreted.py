@@ -27,14 +27,19 @@ from kernel_cases import (
     tree_case,
     trees,
 )
+from ordered_products import order_products
 from quasar_kernels import reference
 from quasar_kernels import triton as ops
 from quasar_kernels.reference import Transform
 from quasar_kernels.triton import launch, scratch, tiles
 from test_audit import smoothed
 from tiny_models import write_checkpoint
+from triton import language as tl
+from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
 import quasar_lab as ql
+
+order_products()
 
 ROTATE, QUANTIZE, ATTEND = (
     importlib.import_module(f"quasar_kernels.triton.{name}") for name in ("rotate", "quantize_rows", "attend")
@@ -68,6 +73,26 @@ def small_tile(rows, split):
 
 def test_this_is_the_interpreter():
     assert launch.INTERPRETED
+
+
+def test_its_products_have_the_same_bits_in_every_tile_and_other_bits_when_k_is_cut():
+    def product(a, b, total=0.0):
+        total = torch.zeros(len(a), b.shape[1]) + total
+        handles = (TensorHandle(x.numpy(), tl.float32) for x in (a, b, total))
+        return torch.from_numpy(interpreter_builder.create_dot(*handles, "ieee", None).data)
+
+    a, b = randn(32, 64), randn(64, 32, seed=1)
+    whole = product(a, b)
+    close(whole, (a.double() @ b.double()).float())
+    for rows, columns in ((1, 32), (32, 1), (1, 1), (16, 8)):
+        tiles_of = [torch.cat([product(x, y) for y in b.split(columns, 1)], 1) for x in a.split(rows)]
+        assert torch.equal(torch.cat(tiles_of), whole)
+    assert torch.equal(product(a.T.contiguous().T, b.T.contiguous().T), whole)  # however a tile lies in memory
+    for k in (32, 16):
+        total = 0.0
+        for left, right in zip(a.split(k, 1), b.split(k), strict=True):
+            total = product(left, right, total)
+        assert (total != whole).float().mean() > 0.1
 
 
 # ---- rows
