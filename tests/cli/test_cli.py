@@ -172,6 +172,7 @@ def test_bench_step_json(capsys):
     )
 
 
+@pytest.mark.slow
 def test_fidelity_and_prepare_json(capsys, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The river rose in the night and by morning it had reached the garden wall. " * 6)
