@@ -37,7 +37,7 @@ model's. `make bench` measures the speeds on your machine and writes this page a
   speedup that pass times alone lead to expect. Intervals are 95 % bootstrap intervals over questions.
 - All rows of a table were measured in one run, in turn. So a machine that slows down slows all of them alike.
 
-The section "Words" of README explains every term."""
+[notebooks/README.md](notebooks/README.md) explains every term."""
 
 
 def stamp(found: Found) -> str:

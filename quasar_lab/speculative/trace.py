@@ -184,7 +184,7 @@ class AcceptanceRates(Result):
 
 
 def acceptance(rounds: list[Round], gamma: int) -> AcceptanceRates:
-    """Draft acceptance rate, histogram and survival over rounds (meanings: README, "Words").
+    """Draft acceptance rate, histogram and survival over rounds (meanings: notebooks/README.md).
 
     The survival is None in a place that no round drafted.
     """

@@ -35,7 +35,7 @@ NOT_A_SPEED = "reference backend: not a speed measurement"
 
 @dataclass(frozen=True)
 class Summary(Result):
-    """What a run comes to: the JSON of `quasar-lab generate` (meanings: README, "Words")."""
+    """What a run comes to: the JSON of `quasar-lab generate` (meanings: notebooks/README.md)."""
 
     text: str  # the answer, without special tokens and stop strings
     token_ids: list[int]
