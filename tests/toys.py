@@ -7,6 +7,7 @@ from scipy.stats import chisquare
 
 import quasar_lab as ql
 from quasar_lab.models.decoder import Output
+from quasar_lab.models.generation_defaults import GenerationDefaults
 from quasar_lab.speculative.drafters import Draft
 from quasar_lab.speculative.sampling import Sampling, target
 
@@ -27,6 +28,7 @@ class ToyVerifier:
 
     name, tokenizer, vocab, weight_bytes = "toy", None, VOCAB, 2
     auditor = None
+    generation_defaults = GenerationDefaults()
     identity = {"model": "toy", "checksum": "", "recipe": "toy", "device": "cpu", "backend": "toy"}  # noqa: RUF012
 
     def __init__(self, eos_ids=(), context=1000, seed=3):
@@ -110,6 +112,12 @@ class Letters:
 
     def piece(self, token):
         return chr(ord("a") + token)
+
+    def token_bytes(self, token):
+        return self.piece(token).encode()
+
+    def is_special(self, token):
+        return False
 
     def decode(self, ids):
         return "".join(map(self.piece, ids))

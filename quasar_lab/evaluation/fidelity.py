@@ -37,6 +37,7 @@ from quasar_lab.evaluation.origin import Origin, origin_of
 from quasar_lab.evaluation.questions import Question
 from quasar_lab.evaluation.text_difference import Difference, difference, emitted, first_difference
 from quasar_lab.models.decoder import Decoder, Taps
+from quasar_lab.speculative.config import GREEDY
 from quasar_lab.speculative.generation import Prompt, generate
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support.errors import CheckpointError, InputError
@@ -246,7 +247,7 @@ def on_own_answers(
     tally = Tally(base, other)
     answers = []
     for prompt in track(prompts, len(prompts), f"{other.name} reads the answers of {base.name}"):
-        trace = generate(base, prompt, max_new_tokens=max_new_tokens, raw=raw)
+        trace = generate(base, prompt, max_new_tokens=max_new_tokens, raw=raw, **GREEDY)
         read = len(trace.prompt_ids) - 1
         ids = [*trace.prompt_ids, *trace.token_ids[:-1]]
         before = tally.flips

@@ -9,19 +9,23 @@ characters. One that holds only part of a UTF-8 character is shown as its bytes,
 
 `Tokenizer` is what the rest of the package sees. Behind it stands one `Codec` per library. Most tokenizers come from
 `transformers`. A family that `transformers` does not know (`families.Family.bare_sentencepiece`) is read from its
-`tokenizer.model` with `sentencepiece`, without running the code that comes with it.
+`tokenizer.model` with `sentencepiece`. No code that comes with a model is ever run, and nothing is asked: a tokenizer
+whose class is such code is read from its `tokenizer.json`.
+
+A text is what its tokens' bytes say, one after the other. So prompt and answer, put together, are what was written, and
+nothing is left out where they meet. (Libraries decode an answer as if it began a text, and then drop its first space.)
 
 ## What is lost
 
 Chat templates that want more than role and content, such as tools or images.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from quasar_lab.models.chat_template import render
 from quasar_lab.models.families import FAMILIES
 from quasar_lab.support.errors import CheckpointError, InputError
 from quasar_lab.support.json_schema import BOOLEAN, TEXT, fields, list_of, optional, parse
@@ -55,6 +59,12 @@ SETTINGS = fields(
 )
 """What tokenizer_config.json may say, of what is read here."""
 
+OURS = ("messages", "add_generation_prompt")
+"""Names of a chat template whose values the lab gives."""
+
+GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""The class that reads a tokenizer.json as it is."""
+
 
 class Codec(Protocol):
     """What differs between tokenizer libraries."""
@@ -71,11 +81,19 @@ class Codec(Protocol):
         ...
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that one token stands for."""
+        """The bytes that one token stands for; a special token: its name."""
         ...
 
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's answer."""
+    def is_special(self, token: int) -> bool:
+        """Whether the token is no part of the text that people read."""
+        ...
+
+    def ids(self) -> set[int]:
+        """Every id that has a token."""
+        ...
+
+    def chat(self, values: Json) -> list[int]:
+        """Token ids of what the chat template makes of these values."""
         ...
 
 
@@ -99,10 +117,23 @@ class Tokenizer:
         """Text of `ids` without special tokens."""
         return self._codec.decode(list(ids))
 
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token adds to a text; a special token: its name."""
+        return self._codec.token_bytes(token)
+
+    def is_special(self, token: int) -> bool:
+        """Whether the token is no part of the text that people read, such as an end of sequence."""
+        return self._codec.is_special(token)
+
+    def ids_without_token(self, vocab: int) -> list[int]:
+        """The ids below `vocab` that stand for nothing: rows that a model has beyond its tokens."""
+        return sorted(set(range(vocab)) - self._codec.ids())
+
+    def chat(self, messages: Sequence[Mapping[str, str]], **values: Any) -> list[int]:
         """Token ids of a conversation put through the model's chat template, ready for the assistant's answer.
 
-        Raises InputError when the model has no template, or the template refuses the messages or fails on them.
+        values: what else the template is given, such as `enable_thinking=False`. Raises InputError when the model has
+        no template, or the template refuses the messages or fails on them.
         """
         if not self.has_chat_template:
             raise InputError("this model has no chat template; accepted: a raw prompt")
@@ -111,7 +142,11 @@ class Tokenizer:
                 raise InputError(
                     f'message {message!r} is not understood; accepted: {{"role": …, "content": …}} with texts'
                 )
-        return self._codec.chat(messages)
+        reserved = [name for name in OURS if name in values]
+        if reserved:
+            raise InputError(f"the template argument {reserved[0]} is not for you to give; accepted: other names")
+        plain = [dict(message) for message in messages]
+        return self._codec.chat({**values, "messages": plain, "add_generation_prompt": True})
 
     def _piece(self, token: int) -> str:
         """Text of one token; bytes that are no complete UTF-8 character as ⟨E2 9C⟩."""
@@ -153,14 +188,21 @@ class _TransformersCodec:
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
-        self.chat_template = tokenizer.chat_template
-        self._special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+        template = tokenizer.chat_template
+        self.chat_template = template.get("default") if isinstance(template, dict) else template
+        added = tokenizer.added_tokens_decoder
+        hidden = {token for token, entry in added.items() if getattr(entry, "special", False)}
+        self._special = {*tokenizer.all_special_ids, *hidden}
+        self._verbatim = {*self._special, *added}  # tokens that stand for their names
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
 
     def encode(self, text: str, special: bool) -> list[int]:
         _require_unicode(text)
-        return list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
+        ids = list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
+        # A text that begins with the BOS written out has it already.
+        twice = special and len(ids) > 1 and ids[0] == ids[1] == self._tokenizer.bos_token_id
+        return ids[1:] if twice else ids
 
     def decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -169,7 +211,7 @@ class _TransformersCodec:
         text = self._tokenizer.convert_ids_to_tokens(token)
         if text is None:
             return f"<{token}>".encode()
-        if token in self._special:
+        if token in self._verbatim:
             return text.encode()
         if self._byte_level:
             table = _byte_of_letter()
@@ -178,10 +220,15 @@ class _TransformersCodec:
             return bytes([int(text[3:5], 16)])
         return text.replace("▁", " ").encode()
 
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        with _rendering():
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return self.encode(text, special=False)
+    def is_special(self, token: int) -> bool:
+        return token in self._special
+
+    def ids(self) -> set[int]:
+        return {*self._tokenizer.get_vocab().values(), *self._verbatim}
+
+    def chat(self, values: Json) -> list[int]:
+        named = {name: str(token) for name, token in self._tokenizer.special_tokens_map.items()}
+        return self.encode(render(self.chat_template or "", {**named, **values}), special=False)
 
 
 class _SentencePieceCodec:
@@ -209,27 +256,15 @@ class _SentencePieceCodec:
             return bytes([int(piece[3:5], 16)])
         return piece.replace("▁", " ").encode()
 
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        from transformers.utils.chat_template_utils import render_jinja_template
+    def is_special(self, token: int) -> bool:
+        return token >= self._model.get_piece_size() or self._model.is_control(token)
 
-        with _rendering():
-            rendered = render_jinja_template(
-                [messages], chat_template=self.chat_template, add_generation_prompt=True, bos_token="", eos_token=""
-            )[0]
-        return self.encode(rendered[0], special=True)
+    def ids(self) -> set[int]:
+        return set(range(self._model.get_piece_size()))
 
-
-@contextmanager
-def _rendering() -> Iterator[None]:
-    """A chat template is a program that came with the model: whatever it raises becomes one InputError."""
-    from jinja2.exceptions import TemplateError
-
-    faults = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-    try:
-        yield
-    except (*faults, MemoryError, RecursionError) as error:
-        reason = str(error) or type(error).__name__
-        raise InputError(f"the model's chat template refuses these messages: {reason}") from error
+    def chat(self, values: Json) -> list[int]:
+        text = render(self.chat_template or "", {"bos_token": "", "eos_token": "", **values})
+        return self.encode(text, special=True)
 
 
 def _require_unicode(text: str) -> None:
@@ -251,15 +286,19 @@ def _settings(folder: Path) -> Json:
     return settings
 
 
-def _tokenizer_class(settings: Json) -> Any:
-    """The generic class where the folder names it. AutoTokenizer would choose it too, but needs a second for that."""
-    if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
-        from transformers import PreTrainedTokenizerFast
+def _codec_of_library(folder: Path, family: str, settings: Json) -> Codec:
+    """The tokenizer as `transformers` reads it, never by code of the model."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
-        return PreTrainedTokenizerFast
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer
+    named = settings.get("tokenizer_class")
+    theirs = FAMILIES[family].bare_sentencepiece if named is None else tokenizer_class_from_name(named) is None
+    if theirs and not (folder / "tokenizer.json").exists():
+        raise ValueError(f"its class {named} is code of the model, which is never run; accepted: a tokenizer.json")
+    if theirs or named in GENERIC:  # AutoTokenizer would choose the generic class too, but needs a second for that
+        return _TransformersCodec(PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True))
+    own = {"local_files_only": True, "trust_remote_code": False}
+    return _TransformersCodec(AutoTokenizer.from_pretrained(str(folder), **own))
 
 
 def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
@@ -274,8 +313,16 @@ def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
         settings = _settings(folder)
         if FAMILIES[family].bare_sentencepiece and (folder / "tokenizer.model").exists():
             return Tokenizer(_SentencePieceCodec(folder, settings))
-        library = _tokenizer_class(settings)
-        return Tokenizer(_TransformersCodec(library.from_pretrained(str(folder), local_files_only=True)))
-    except (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
+        return Tokenizer(_codec_of_library(folder, family, settings))
+    except Exception as error:
+        if not _is_of_the_files(error):
+            raise
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"the tokenizer in {folder} cannot be read: {first}") from error
+
+
+def _is_of_the_files(error: Exception) -> bool:
+    """Whether an exception says that files are not as the libraries want them. `tokenizers` raises plain `Exception`,
+    for a file of a newer format for instance."""
+    known = (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, ImportError)
+    return type(error) is Exception or isinstance(error, known)

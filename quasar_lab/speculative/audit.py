@@ -54,6 +54,7 @@ from quasar_kernels.threads import single_torch_thread
 from torch import Tensor
 
 from quasar_lab.models.decoder import Decoder, Output
+from quasar_lab.models.generation_defaults import GenerationDefaults
 from quasar_lab.models.tokenizer import Tokenizer
 from quasar_lab.speculative.config import MAX_GAMMA
 from quasar_lab.speculative.drafters import Draft
@@ -137,6 +138,10 @@ class Audited:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         return self.exact.eos_ids
+
+    @property
+    def generation_defaults(self) -> GenerationDefaults:
+        return self.exact.generation_defaults
 
     @property
     def identity(self) -> dict[str, str]:
