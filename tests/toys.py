@@ -9,7 +9,7 @@ import quasar_lab as ql
 from quasar_lab.models.decoder import Output
 from quasar_lab.models.generation_defaults import GenerationDefaults
 from quasar_lab.speculative.drafters import Draft
-from quasar_lab.speculative.sampling import Sampling, target
+from quasar_lab.speculative.sampling import Sampling, penalised, target
 
 VOCAB = 12
 
@@ -131,7 +131,7 @@ def exact_law(verifier, prompt, options):
     def after(ids):
         if len(ids) > len(prompt) and ids[-1] in verifier.eos_ids:
             return torch.nn.functional.one_hot(torch.tensor(ids[-1]), VOCAB).double()
-        return target(verifier.row(ids)[None], sampler)[0].double()
+        return target(penalised(verifier.row(ids)[None], sampler.repetition_penalty, ids, []), sampler)[0].double()
 
     law = torch.zeros(VOCAB, VOCAB, VOCAB, dtype=torch.float64)
     first = after(prompt)

@@ -177,7 +177,7 @@ def _read_json(path: Path, missing: Json | None = None) -> Json:
     if not path.exists() and missing is not None:
         return missing
     try:
-        content = parse(path.read_text(encoding="utf-8"))
+        content = parse(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing; accepted: a folder with config.json and *.safetensors") from error
     except OSError as error:

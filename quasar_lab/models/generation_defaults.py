@@ -83,10 +83,10 @@ class GenerationDefaults:
         told = []
         if applied:
             settings = ", ".join(f"{name} {value}" for name, value in applied.items())
-            told.append(f"{settings} (an option of that name overrides it)")
+            told.append(f"sets {settings} (an option of that name overrides it)")
         if self.not_applied:
-            told.append(f"not applied here: {', '.join(self.not_applied)}")
-        return f"the model's {FILE} asks for " + "; ".join(told) if told else None
+            told.append(f"asks for {', '.join(self.not_applied)}, which has no option here and is not applied")
+        return f"the model's {FILE} {' and '.join(told)}" if told else None
 
 
 def read_defaults(raw: Json) -> GenerationDefaults:

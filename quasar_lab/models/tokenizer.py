@@ -279,7 +279,7 @@ def _require_unicode(text: str) -> None:
 def _settings(folder: Path) -> Json:
     """tokenizer_config.json, or nothing. Raises ValueError on one that is not of the form."""
     path = folder / "tokenizer_config.json"
-    settings = parse(path.read_text(encoding="utf-8")) if path.exists() else {}
+    settings = parse(path.read_text(encoding="utf-8-sig")) if path.exists() else {}
     fault = SETTINGS(settings, path.name)
     if fault:
         raise ValueError(fault)

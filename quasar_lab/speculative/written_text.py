@@ -76,7 +76,7 @@ class WrittenText:
         """The text without special tokens, up to the stop string that ended it."""
         place = self._stop_place(0) if self.finish == "stop" else None
         end = len(self._written) if place is None else place
-        ends = [*self._starts[1:], len(self._written)]
+        ends = [*self._starts, len(self._written)][1:]
         read = b"".join(
             self._written[start : min(stop, end)]
             for token, start, stop in zip(self.ids, self._starts, ends, strict=True)
