@@ -129,11 +129,11 @@ class Tokenizer:
         """The ids below `vocab` that stand for nothing: rows that a model has beyond its tokens."""
         return sorted(set(range(vocab)) - self._codec.ids())
 
-    def chat(self, messages: Sequence[Mapping[str, str]], **values: Any) -> list[int]:
+    def chat(self, messages: Sequence[Mapping[str, str]], values: Mapping[str, Any] | None = None) -> list[int]:
         """Token ids of a conversation put through the model's chat template, ready for the assistant's answer.
 
-        values: what else the template is given, such as `enable_thinking=False`. Raises InputError when the model has
-        no template, or the template refuses the messages or fails on them.
+        values: what else the template is given, such as {"enable_thinking": False}. Raises InputError when the model
+        has no template, or the template refuses the messages or fails on them.
         """
         if not self.has_chat_template:
             raise InputError("this model has no chat template; accepted: a raw prompt")
@@ -142,11 +142,11 @@ class Tokenizer:
                 raise InputError(
                     f'message {message!r} is not understood; accepted: {{"role": …, "content": …}} with texts'
                 )
-        reserved = [name for name in OURS if name in values]
+        reserved = [name for name in OURS if name in (values or {})]
         if reserved:
             raise InputError(f"the template argument {reserved[0]} is not for you to give; accepted: other names")
         plain = [dict(message) for message in messages]
-        return self._codec.chat({**values, "messages": plain, "add_generation_prompt": True})
+        return self._codec.chat({**(values or {}), "messages": plain, "add_generation_prompt": True})
 
     def _piece(self, token: int) -> str:
         """Text of one token; bytes that are no complete UTF-8 character as ⟨E2 9C⟩."""
@@ -292,9 +292,12 @@ def _codec_of_library(folder: Path, family: str, settings: Json) -> Codec:
     from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
     named = settings.get("tokenizer_class")
-    theirs = FAMILIES[family].bare_sentencepiece if named is None else tokenizer_class_from_name(named) is None
+    if named is None:
+        theirs = "auto_map" in settings or FAMILIES[family].bare_sentencepiece
+    else:
+        theirs = tokenizer_class_from_name(named) is None
     if theirs and not (folder / "tokenizer.json").exists():
-        raise ValueError(f"its class {named} is code of the model, which is never run; accepted: a tokenizer.json")
+        raise ValueError("its class is code of the model, which is never run; accepted: a folder with a tokenizer.json")
     if theirs or named in GENERIC:  # AutoTokenizer would choose the generic class too, but needs a second for that
         return _TransformersCodec(PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True))
     own = {"local_files_only": True, "trust_remote_code": False}

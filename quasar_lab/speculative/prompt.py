@@ -42,7 +42,7 @@ def _encode(verifier: Verifier, prompt: Prompt, raw: bool, template_args: Mappin
     except TypeError as error:  # None, a number, a tensor without dimensions
         raise InputError(f"the prompt is {prompt!r}; accepted: a text, messages, or token ids") from error
     if any(isinstance(item, Mapping) for item in items):
-        return _tokenizer(verifier).chat(items, **template_args)  # type: ignore[arg-type]
+        return _tokenizer(verifier).chat(items, template_args)  # type: ignore[arg-type]
     return whole_numbers(items, "the prompt")
 
 
@@ -58,7 +58,7 @@ def _encode_text(tokenizer: Tokenizer, text: str, raw: bool, template_args: Mapp
     if raw:
         return tokenizer.encode(text)
     if tokenizer.has_chat_template:
-        return tokenizer.chat([{"role": "user", "content": text}], **template_args)
+        return tokenizer.chat([{"role": "user", "content": text}], template_args)
     if template_args:
         raise InputError("this model has no chat template; accepted: no template arguments")
     say_once("this model has no chat template: the prompt is taken as it is, as with raw")
