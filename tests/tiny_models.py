@@ -16,7 +16,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from quasar_lab.models.tokenizer import _byte_of_letter
+from quasar_lab.models.tokenizer_codecs import byte_of_letter
 
 SHAPE = {
     "vocab_size": 96,
@@ -66,7 +66,7 @@ BYTE_TOKENS = 259
 
 def write_byte_tokenizer(folder: Path, template: str | None = CHATML, **settings) -> None:
     """A tokenizer whose tokens are the 256 bytes and three special tokens; settings: of its tokenizer_config.json."""
-    tokenizer = Tokenizer(models.BPE(vocab=dict(_byte_of_letter()), merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab=dict(byte_of_letter()), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in ("<s>", "<|im_start|>", "<|im_end|>")])

@@ -7,9 +7,7 @@ characters. One that holds only part of a UTF-8 character is shown as its bytes,
 
 ## Choice
 
-`Tokenizer` is what the rest of the package sees. Behind it stands one `Codec` per library. Most tokenizers come from
-`transformers`. A family that `transformers` does not know (`families.Family.bare_sentencepiece`) is read from its
-`tokenizer.model` with `sentencepiece`. No code that comes with a model is ever run, and nothing is asked: a tokenizer
+`Tokenizer` is what the rest of the package sees. Behind it stands one codec per library (`tokenizer_codecs`). No code that comes with a model is ever run, and nothing is asked: a tokenizer
 whose class is such code is read from its `tokenizer.json`.
 
 A text is what its tokens' bytes say, one after the other. So prompt and answer, put together, are what was written, and
@@ -20,13 +18,16 @@ nothing is left out where they meet. (Libraries decode an answer as if it began 
 Chat templates that want more than role and content, such as tools or images.
 """
 
-from collections.abc import Mapping, Sequence
+import codecs
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from quasar_lab.models.chat_template import render
 from quasar_lab.models.families import FAMILIES
+from quasar_lab.models.tokenizer_codecs import Codec, SentencePieceCodec, TransformersCodec
 from quasar_lab.support.errors import CheckpointError, InputError
 from quasar_lab.support.json_schema import BOOLEAN, TEXT, fields, list_of, optional, parse
 from quasar_lab.support.result import Json
@@ -64,37 +65,6 @@ OURS = ("messages", "add_generation_prompt")
 
 GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """The class that reads a tokenizer.json as it is."""
-
-
-class Codec(Protocol):
-    """What differs between tokenizer libraries."""
-
-    chat_template: str | None
-    """The model's chat template, None without one."""
-
-    def encode(self, text: str, special: bool) -> list[int]:
-        """Token ids; special: with the tokens that the model's own tokenizer adds."""
-        ...
-
-    def decode(self, ids: list[int]) -> str:
-        """Text without special tokens."""
-        ...
-
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes that one token stands for; a special token: its name."""
-        ...
-
-    def is_special(self, token: int) -> bool:
-        """Whether the token is no part of the text that people read."""
-        ...
-
-    def ids(self) -> set[int]:
-        """Every id that has a token."""
-        ...
-
-    def chat(self, values: Json) -> list[int]:
-        """Token ids of what the chat template makes of these values."""
-        ...
 
 
 class Tokenizer:
@@ -172,110 +142,6 @@ def _show(part: str | bytes) -> str:
     return part if isinstance(part, str) else f"⟨{part.hex(' ').upper()}⟩"
 
 
-@lru_cache(maxsize=1)
-def _byte_of_letter() -> dict[str, int]:
-    """The 256 letters that byte-level BPE vocabularies write bytes with (GPT-2): printable ones stand for
-    themselves."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in printable)
-    letters.update({chr(256 + place): byte for place, byte in enumerate(others)})
-    return letters
-
-
-class _TransformersCodec:
-    """A tokenizer that `transformers` knows."""
-
-    def __init__(self, tokenizer: Any):
-        self._tokenizer = tokenizer
-        template = tokenizer.chat_template
-        self.chat_template = template.get("default") if isinstance(template, dict) else template
-        added = tokenizer.added_tokens_decoder
-        hidden = {token for token, entry in added.items() if getattr(entry, "special", False)}
-        self._special = {*tokenizer.all_special_ids, *hidden}
-        self._verbatim = {*self._special, *added}  # tokens that stand for their names
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        self._byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
-
-    def encode(self, text: str, special: bool) -> list[int]:
-        _require_unicode(text)
-        ids = list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
-        # A text that begins with the BOS written out has it already.
-        twice = special and len(ids) > 1 and ids[0] == ids[1] == self._tokenizer.bos_token_id
-        return ids[1:] if twice else ids
-
-    def decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-    def token_bytes(self, token: int) -> bytes:
-        text = self._tokenizer.convert_ids_to_tokens(token)
-        if text is None:
-            return f"<{token}>".encode()
-        if token in self._verbatim:
-            return text.encode()
-        if self._byte_level:
-            table = _byte_of_letter()
-            return b"".join(bytes([table[c]]) if c in table else c.encode() for c in text)
-        if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-            return bytes([int(text[3:5], 16)])
-        return text.replace("▁", " ").encode()
-
-    def is_special(self, token: int) -> bool:
-        return token in self._special
-
-    def ids(self) -> set[int]:
-        return {*self._tokenizer.get_vocab().values(), *self._verbatim}
-
-    def chat(self, values: Json) -> list[int]:
-        named = {name: str(token) for name, token in self._tokenizer.special_tokens_map.items()}
-        return self.encode(render(self.chat_template or "", {**named, **values}), special=False)
-
-
-class _SentencePieceCodec:
-    """A bare `tokenizer.model` with the settings of its `tokenizer_config.json`."""
-
-    def __init__(self, folder: Path, settings: Json):
-        import sentencepiece
-
-        self._model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
-        self.chat_template = settings.get("chat_template")
-        self._add_bos = settings.get("add_bos_token", True)
-
-    def encode(self, text: str, special: bool) -> list[int]:
-        _require_unicode(text)
-        return self._model.encode(text, add_bos=special and self._add_bos)
-
-    def decode(self, ids: list[int]) -> str:
-        return self._model.decode([token for token in ids if not self._model.is_control(token)])
-
-    def token_bytes(self, token: int) -> bytes:
-        if token >= self._model.get_piece_size():
-            return f"<{token}>".encode()
-        piece = self._model.id_to_piece(token)
-        if self._model.is_byte(token):
-            return bytes([int(piece[3:5], 16)])
-        return piece.replace("▁", " ").encode()
-
-    def is_special(self, token: int) -> bool:
-        return token >= self._model.get_piece_size() or self._model.is_control(token)
-
-    def ids(self) -> set[int]:
-        return set(range(self._model.get_piece_size()))
-
-    def chat(self, values: Json) -> list[int]:
-        text = render(self.chat_template or "", {"bos_token": "", "eos_token": "", **values})
-        return self.encode(text, special=True)
-
-
-def _require_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"character {error.start + 1} of the text is half of a surrogate pair; accepted: Unicode text"
-        ) from error
-
-
 def _settings(folder: Path) -> Json:
     """tokenizer_config.json, or nothing. Raises ValueError on one that is not of the form."""
     path = folder / "tokenizer_config.json"
@@ -299,9 +165,28 @@ def _codec_of_library(folder: Path, family: str, settings: Json) -> Codec:
     if theirs and not (folder / "tokenizer.json").exists():
         raise ValueError("its class is code of the model, which is never run; accepted: a folder with a tokenizer.json")
     if theirs or named in GENERIC:  # AutoTokenizer would choose the generic class too, but needs a second for that
-        return _TransformersCodec(PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True))
+        return TransformersCodec(PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True))
     own = {"local_files_only": True, "trust_remote_code": False}
-    return _TransformersCodec(AutoTokenizer.from_pretrained(str(folder), **own))
+    return TransformersCodec(AutoTokenizer.from_pretrained(str(folder), **own))
+
+
+@contextmanager
+def _without_marks(folder: Path) -> Iterator[Path]:
+    """The folder, or a copy of its files where one begins with a byte order mark, which the libraries refuse."""
+    files = [path for name in ("config.json", *FILES) if (path := folder / name).is_file()]
+    texts = [path for path in files if path.suffix != ".model"]
+    if not any(_begins_with_mark(path) for path in texts):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        for path in files:
+            (Path(copy) / path.name).write_bytes(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+        yield Path(copy)
+
+
+def _begins_with_mark(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
@@ -315,8 +200,9 @@ def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
     try:
         settings = _settings(folder)
         if FAMILIES[family].bare_sentencepiece and (folder / "tokenizer.model").exists():
-            return Tokenizer(_SentencePieceCodec(folder, settings))
-        return Tokenizer(_codec_of_library(folder, family, settings))
+            return Tokenizer(SentencePieceCodec(folder, settings))
+        with _without_marks(folder) as readable:
+            return Tokenizer(_codec_of_library(readable, family, settings))
     except Exception as error:
         if not _is_of_the_files(error):
             raise

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import sentencepiece
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import write_byte_tokenizer
 
@@ -297,3 +297,21 @@ def test_a_conversation_is_what_transformers_makes_of_it(tmp_path):
     theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     wanted = theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
     assert load_tokenizer(tmp_path, "llama").chat(messages) == wanted
+
+
+WORDS_OF_A_TEXT = st.lists(st.sampled_from(["the", "cat", "mat", "é", "✓", "  ", "\n", "ran."]), min_size=2, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(WORDS_OF_A_TEXT, st.data())
+def test_prompt_and_answer_together_are_what_was_written(pangu, words, data):
+    """Wherever a text is cut: the prompt as text, then the answer's bytes, which begin with their own space."""
+    ids = pangu.encode(" ".join(["the", *words]), special=False)
+    cut = data.draw(st.integers(1, len(ids)))
+    try:
+        prompt = b"".join(map(pangu.token_bytes, ids[:cut])).decode()
+    except UnicodeDecodeError:
+        return  # a cut inside a character
+    answer = b"".join(map(pangu.token_bytes, ids[cut:])).decode()
+    assert pangu.decode(ids[:cut]) == prompt.removeprefix(" ")
+    assert (prompt + answer).removeprefix(" ") == pangu.decode(ids)
