@@ -7,8 +7,9 @@ characters. One that holds only part of a UTF-8 character is shown as its bytes,
 
 ## Choice
 
-`Tokenizer` is what the rest of the package sees. Behind it stands one codec per library (`tokenizer_codecs`). No code that comes with a model is ever run, and nothing is asked: a tokenizer
-whose class is such code is read from its `tokenizer.json`.
+`Tokenizer` is what the rest of the package sees. Behind it stands one codec per library (`tokenizer_codecs`). No code
+that comes with a model is ever run, and nothing is asked: a tokenizer whose class is such code is read from its
+`tokenizer.json`.
 
 A text is what its tokens' bytes say, one after the other. So prompt and answer, put together, are what was written, and
 nothing is left out where they meet. (Libraries decode an answer as if it began a text, and then drop its first space.)
