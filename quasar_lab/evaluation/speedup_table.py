@@ -39,7 +39,7 @@ import numpy as np
 from quasar_lab.evaluation.bootstrap import interval, resampled_speedups
 from quasar_lab.evaluation.timed_answer import Arm, TimedAnswer
 from quasar_lab.speculative.pass_times import interpolate
-from quasar_lab.support.result import Result
+from quasar_lab.support.result import Json, Result
 
 RESAMPLES = 2000
 
@@ -310,11 +310,12 @@ def _mean_row(answers: list[TimedAnswer], rows: list[SpeedupRow], draws: np.ndar
     """The geometric mean over the rows of an arm that have a speedup. Counts are of all answers of the arm."""
     same = [row.identical_to_plain for row in rows]
     counted = [count for count in same if count is not None]
+    rates: Json = {name: geometric_mean(getattr(row, name) for row in rows) for name in RATES}
     mean = replace(
         _counted_row(MEAN, answers),
         identical_to_plain=sum(counted) if len(counted) == len(same) else None,
         different_from_plain=[question for row in rows for question in row.different_from_plain or ()],
-        **{name: geometric_mean(getattr(row, name) for row in rows) for name in RATES},
+        **rates,
     )
     return _with_interval(mean, draws)
 
