@@ -34,7 +34,7 @@ from quasar_lab.cli.common import (
 from quasar_lab.cli.generate import generate
 from quasar_lab.cli.help_pages import ListingCommand
 from quasar_lab.support.errors import InputError, NotInThisVersion, QuasarError
-from quasar_lab.support.numbers import readable
+from quasar_lab.support.readable import readable
 from quasar_lab.support.result import Json
 
 if TYPE_CHECKING:

@@ -74,7 +74,11 @@ def environment(folder: Path) -> dict[str, str]:
     labconfig.mkdir(parents=True, exist_ok=True)
     storage.write_text(labconfig / "page_config.json", json.dumps(QUIET) + "\n")
     own = os.environ.get("JUPYTER_CONFIG_PATH")
-    return {"JUPYTER_CONFIG_PATH": os.pathsep.join([str(folder), *([own] if own else [])])}
+    return {
+        "JUPYTER_CONFIG_PATH": os.pathsep.join([str(folder), *([own] if own else [])]),
+        # The kernel of this environment, and not one that a person's home still names from an environment now gone.
+        "JUPYTER_PREFER_ENV_PATH": os.environ.get("JUPYTER_PREFER_ENV_PATH", "1"),
+    }
 
 
 def start(notebooks: Path, port: int) -> None:

@@ -43,7 +43,7 @@ from quasar_lab.figures.notation import mapped_formulas, mapped_origin, short_nu
 from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish_figure, visible
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.generation import Prompt
-from quasar_lab.support.numbers import readable
+from quasar_lab.support.readable import readable
 
 FLOOR = 1e-4
 """Smallest |x| drawn: a channel that is zero has no place on a log axis."""

@@ -37,7 +37,7 @@ from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, finish_
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.quantization.product_error import GRIDS
 from quasar_lab.speculative.generation import Prompt
-from quasar_lab.support.numbers import readable
+from quasar_lab.support.readable import readable
 
 SCENES = ("scene", "scene2", "scene3", "scene4")
 """|X| before and after, |W| before and after."""

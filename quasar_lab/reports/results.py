@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quasar_lab.support.errors import InputError
-from quasar_lab.support.numbers import readable
+from quasar_lab.support.readable import readable
 from quasar_lab.support.result import Json, Result
 
 MIME = "application/vnd.quasar-lab.result+json"

@@ -1,24 +1,42 @@
-"""A number as people read it: three figures, no exponent where there need be none, no unit left to guess.
+"""Numbers that a person hands over, checked before anything runs.
 
-Tables, key numbers and captions use this one function, so the same number looks the same everywhere. JSON keeps every
-digit.
+A whole number may be a Python int, a numpy integer or a tensor of one integer: whatever Python itself accepts as an
+index. 2.5 is none, and neither are None and "2". Numbers that need not be whole may be of any kind that Python turns
+into a float, texts left out.
 """
 
-from math import isfinite
+import operator
+from collections.abc import Iterable
+from typing import Any, SupportsFloat
 
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def readable(value: float) -> str:
-    """Three significant figures: 1.27, 4960 → "4960", 7.6e-08 → "7.60 × 10⁻⁸". A zero is "0"."""
-    if value == 0 or not isfinite(value):
-        return f"{value:g}"
-    if 1e-3 <= abs(value) < 1e6:
-        return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return f"{mantissa} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+from quasar_lab.support.errors import InputError
 
 
-def gigabytes(count: float) -> str:
-    """Bytes as GB."""
-    return f"{readable(count / 1e9)} GB"
+def whole(value: Any, name: str, accepted: str, least: int | None = None, most: int | None = None) -> int:
+    """`value` as an int. Raises InputError unless it is a whole number from `least` to `most`, both included; the
+    sentence names it and says what is `accepted`."""
+    try:
+        found = operator.index(value)
+    except (TypeError, ValueError) as error:  # ValueError: a tensor of several numbers
+        raise InputError(f"{name} is {value!r}; accepted: whole numbers, {accepted}") from error
+    if (least is not None and found < least) or (most is not None and found > most):
+        raise InputError(f"{name} is {found}; accepted: {accepted}")
+    return found
+
+
+def real(value: Any, name: str, accepted: str) -> float:
+    """`value` as a float. Raises InputError on a text, None, or what is no single number."""
+    fault = InputError(f"{name} is {value!r}; accepted: {accepted}")
+    if isinstance(value, (str, bytes)) or not isinstance(value, SupportsFloat):
+        raise fault
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # a tensor of several numbers, a huge integer
+        raise fault from error
+
+
+def whole_numbers(values: Iterable[Any], name: str) -> list[int]:
+    """Token ids: a list, an array [N] or a tensor [N]. Raises InputError on anything among them that is no whole
+    number."""
+    listed = values.tolist() if hasattr(values, "tolist") else list(values)
+    return [whole(value, f"{name}: number {place}", "as ids are") for place, value in enumerate(listed, 1)]

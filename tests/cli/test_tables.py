@@ -12,7 +12,7 @@ from quasar_lab.cli.bench import print_speedups, print_steps
 from quasar_lab.cli.common import print_pairs, print_table
 from quasar_lab.evaluation.decode_speed import DecodeResult
 from quasar_lab.evaluation.pass_time import StepResult
-from quasar_lab.support.numbers import readable
+from quasar_lab.support.readable import readable
 
 SAVED = Path(__file__).parents[2] / "kernels" / "benchmarks" / "results"
 UNREADABLE = re.compile(r"\d[eE][-+]\d|[{}\[\]]|True|False|None")
