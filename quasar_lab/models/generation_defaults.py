@@ -29,8 +29,11 @@ FILE = "generation_config.json"
 SETTINGS = fields(
     {
         "do_sample?": optional(BOOLEAN),
-        **dict.fromkeys(("temperature?", "top_p?", "min_p?", "repetition_penalty?"), optional(number())),
-        **dict.fromkeys(("top_k?", "max_new_tokens?"), optional(integer(0, 2**31 - 1))),
+        "temperature?": optional(number(0, 100)),
+        **dict.fromkeys(("top_p?", "min_p?"), optional(number(0, 1))),
+        "repetition_penalty?": optional(number(0.01, 100)),
+        "top_k?": optional(integer(0, 2**31 - 1)),
+        "max_new_tokens?": optional(integer(1, 2**31 - 1)),
         "stop_strings?": optional(lambda value, name: None if isinstance(value, str) else list_of(TEXT)(value, name)),
     }
 )

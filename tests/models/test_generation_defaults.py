@@ -40,7 +40,17 @@ def test_what_a_file_asks_for(raw, options, not_applied):
     assert (found.options, found.not_applied) == (options, not_applied)
 
 
-@pytest.mark.parametrize("bad", [{"temperature": "hot"}, {"top_k": 2.5}, {"do_sample": 3}, {"stop_strings": [1]}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": "hot"},
+        {"top_k": 2.5},
+        {"do_sample": 3},
+        {"stop_strings": [1]},
+        {"repetition_penalty": 0},
+        {"max_new_tokens": 0},
+    ],
+)
 def test_settings_of_another_kind_are_refused(tmp_path, bad):
     write_checkpoint(tmp_path, "llama")
     (tmp_path / "generation_config.json").write_text(json.dumps(bad))
