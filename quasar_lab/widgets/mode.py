@@ -1,12 +1,10 @@
 """Whether panels are live or static, decided in one place, and how a figure gets into an output area."""
 
-import json
 import os
 
 import ipywidgets
-import plotly.graph_objects as go
 
-from quasar_lab.support.result import Json
+from quasar_lab.figures.plot import Plot
 
 HEADLESS = "QUASAR_HEADLESS"
 """The environment variable that turns every panel off when it is 1."""
@@ -17,14 +15,10 @@ def enabled(interactive: bool) -> bool:
     return interactive and os.environ.get(HEADLESS) != "1"
 
 
-def put(area: ipywidgets.Output, figure: go.Figure) -> None:
+def put(area: ipywidgets.Output, figure: Plot) -> None:
     """Shows a figure in an output area, in place of what was there.
 
     The content of the area is set and not displayed, because a display from a callback may appear below another cell. A
     `FigureWidget` would store 5 MB of script in the notebook.
     """
-    data: Json = {
-        "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
-        "text/plain": figure.layout.title.text or "figure",
-    }
-    area.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
+    area.outputs = tuple({"output_type": "display_data", "data": data, "metadata": {}} for data in figure.outputs())
