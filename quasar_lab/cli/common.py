@@ -4,14 +4,17 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from quasar_lab.speculative.config import meaning
+from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig, meaning
 from quasar_lab.speculative.drafters.registry import accepted
-from quasar_lab.support.errors import InputError
+from quasar_lab.support.errors import InputError, NotInThisVersion
+from quasar_lab.support.readable import readable
+from quasar_lab.support.result import Json
 from quasar_lab.support.storage import why_unreadable
 
 T = TypeVar("T")
@@ -22,7 +25,7 @@ INTERRUPTED = 130
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]
+Backend = Annotated[str, typer.Option(help="auto (the fastest that runs here), or one of the backends below.")]
 Threads = Annotated[int | None, typer.Option(help="Threads to compute with (default: all cores).")]
 
 
@@ -35,14 +38,62 @@ MaxNewTokens = Annotated[int, run_option("max_new_tokens")]
 Temperature = Annotated[float, run_option("temperature")]
 TopK = Annotated[int, run_option("top_k")]
 TopP = Annotated[float, run_option("top_p")]
+MinP = Annotated[float, run_option("min_p")]
+RepetitionPenalty = Annotated[float, run_option("repetition_penalty")]
+TemplateArguments = Annotated[list[str] | None, run_option("template_args", "--template-arg", metavar="NAME=VALUE")]
 Seed = Annotated[int, run_option("seed")]
 Raw = Annotated[bool, run_option("raw", "--raw")]
 Gamma = Annotated[int, run_option("gamma")]
-DrafterName = Annotated[str, typer.Option(help=f"{accepted()}.")]
+DrafterName = Annotated[str, typer.Option(help=f"One of the drafters below: {accepted()}.")]
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False))
+    """One JSON document. Where stdout cannot hold every character, the others are written as JSON's own escapes."""
+    encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"
+    unicode = encoding.lower().replace("-", "") in ("utf8", "utf8sig")
+    print(json.dumps(document, ensure_ascii=not unicode, indent=1, allow_nan=False))
+
+
+def options_given(context: typer.Context) -> Json:
+    """The options of a run that the command line holds, checked. What it does not hold is left to the model's own
+    settings, or to our defaults."""
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"
+    }
+    if "gamma" in given:
+        given["gamma"] = _gamma(str(given["gamma"]))
+    if "template_arg" in given:
+        given["template_args"] = _template_args(given["template_arg"])
+    options = {part.name: given[part.name] for part in fields(GenerationConfig) if part.name in given}
+    GenerationConfig(**options)
+    return options
+
+
+def _gamma(text: str) -> int:
+    if text == "auto":
+        raise NotInThisVersion("--gamma auto")
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(f"--gamma is {text!r}; accepted: 1…{MAX_GAMMA}") from error
+
+
+def _template_args(pairs: Sequence[str] | None) -> Json | None:
+    """NAME=VALUE texts as names and values: a value is JSON (`false`, `3`, `"x"`), else the text as it is."""
+    if not pairs:
+        return None
+    found: Json = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--template-arg is {pair!r}; accepted: NAME=VALUE, such as enable_thinking=false")
+        try:
+            found[name] = json.loads(value)
+        except (json.JSONDecodeError, RecursionError):
+            found[name] = {"True": True, "False": False, "None": None}.get(value, value)
+    return found
 
 
 def printable(text: str) -> str:
@@ -51,33 +102,60 @@ def printable(text: str) -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: dict[str, str] | None = None) -> None:
-    """Rows as an aligned table; columns: key → heading (default: every key as it is)."""
+    """Rows as an aligned table, no wider than the terminal: longer cells go on in the next line, between words where
+    they can. columns: key → heading (default: every key as it is)."""
     from rich.console import Console
     from rich.table import Table
 
-    columns = columns or {key: key for key in rows[0]}
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for place, heading in enumerate(columns.values()):
-        table.add_column(heading, overflow="fold", no_wrap=place == 0)
+    columns = columns or {key: key.replace("_", " ") for key in rows[0]}
+    table = Table(box=None, header_style="bold", pad_edge=False, show_header=any(columns.values()))
+    for key, heading in columns.items():
+        numbers = heading and all(str(cell(row[key]))[:1] in "–0123456789" for row in rows)
+        table.add_column(heading, overflow="fold", justify="right" if numbers else "left")
     for row in rows:
         table.add_row(*(cell(row[key]) for key in columns))
     terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
-    console = Console(force_terminal=terminal, width=max(shutil.get_terminal_size().columns, 132))
-    console.print(table, markup=False)
+    console = Console(force_terminal=terminal, width=shutil.get_terminal_size().columns)
+    with console.capture() as captured:
+        console.print(table, markup=False)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def cell(value: Any) -> Any:
+    """A value for people: yes and no, three figures, a dash for nothing, a mapping as its pairs."""
     from rich.text import Text
 
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return readable(value)
     if value is None:
         return "–"
+    if isinstance(value, Mapping):
+        return Text(", ".join(f"{key} {item}" for key, item in value.items()))
     return Text(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
+UNITS = {"_gb_s": "GB/s", "_bytes": "GB"}
+"""End of a key → the unit of its value."""
+
+
 def print_pairs(document: Mapping[str, Any]) -> None:
-    print_table([{"what": key, "value": value} for key, value in document.items()], {"what": "", "value": ""})
+    """Keys in words beside their values, with units."""
+    print_table([_pair(key, value) for key, value in document.items()], {"what": "", "value": ""})
+
+
+def _pair(key: str, value: Any) -> dict[str, Any]:
+    for end, unit in UNITS.items():
+        if key.endswith(end) and value is not None:
+            number = value / 1e9 if unit == "GB" else value
+            return {"what": key.removesuffix(end).replace("_", " "), "value": f"{readable(number)} {unit}"}
+    return {"what": key.replace("_", " "), "value": value}
+
+
+def percent(share: float | None) -> str:
+    """A share as a whole percentage."""
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def load_model(model: str, device: str, backend: str, threads: int | None) -> Any:
@@ -113,7 +191,8 @@ def different(option: str, values: Sequence[T]) -> list[T]:
 
 
 def read_text(path: Path) -> str:
+    """The text of a UTF-8 file, without the byte order mark that some editors put before it. Raises InputError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as text: {why_unreadable(error)}") from error

@@ -64,6 +64,7 @@ def command(notebooks: Path, port: int) -> list[str]:
         "--ip=127.0.0.1",
         f"--port={port}",
         f"--notebook-dir={notebooks}",
+        "--LabApp.expose_app_in_browser=True",  # so that the model panel's button can run the cells below
         *root,
     ]
 
@@ -74,7 +75,11 @@ def environment(folder: Path) -> dict[str, str]:
     labconfig.mkdir(parents=True, exist_ok=True)
     storage.write_text(labconfig / "page_config.json", json.dumps(QUIET) + "\n")
     own = os.environ.get("JUPYTER_CONFIG_PATH")
-    return {"JUPYTER_CONFIG_PATH": os.pathsep.join([str(folder), *([own] if own else [])])}
+    return {
+        "JUPYTER_CONFIG_PATH": os.pathsep.join([str(folder), *([own] if own else [])]),
+        # The kernel of this environment, and not one that a person's home still names from an environment now gone.
+        "JUPYTER_PREFER_ENV_PATH": os.environ.get("JUPYTER_PREFER_ENV_PATH", "1"),
+    }
 
 
 def start(notebooks: Path, port: int) -> None:

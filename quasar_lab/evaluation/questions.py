@@ -29,7 +29,7 @@ class Question:
 def read_questions(path: Path) -> list[Question]:
     """All questions of a file. Raises InputError, naming the line, on anything that is not in the format."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
     questions = [_question(line, f"line {number} of {path}") for number, line in numbered_lines(text)]
@@ -64,6 +64,14 @@ def ours(per_category: int | None = None) -> list[Question]:
     """The questions that come with the project: all, or at most `per_category` of each category."""
     files = sorted(packaged_folder("data/prompts").glob("*.jsonl"))
     return select([question for path in files for question in read_questions(path)], per_category)
+
+
+def find(number: int | str) -> Question:
+    """The question of ours with that `question_id`. Raises InputError where there is none."""
+    for question in ours():
+        if question.id == str(number):
+            return question
+    raise InputError(f"there is no question {number!r}; accepted: a question_id of data/prompts")
 
 
 def select(questions: list[Question], limit: int | None) -> list[Question]:

@@ -44,6 +44,7 @@ from quasar_lab.figures.plot import Plot
 from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, framed, full_ticks, label_room, visible
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.generation import Prompt
+from quasar_lab.support.readable import readable
 
 FLOOR = 1e-4
 """Smallest |x| drawn: a channel that is zero has no place on a log axis."""
@@ -94,7 +95,7 @@ def outliers(
     figure.update_yaxes(title_text="largest |x| of the channel", row=1, col=1)
     for column, axis in enumerate(_channel_axes(found), 1):
         figure.update_xaxes(title_text=axis, row=1, col=column)
-    subtitle = f"max / median over channels: {found.before.ratio:.0f} before, {found.after.ratio:.0f} after"
+    subtitle = f"max / median over channels: {readable(found.before.ratio)} before, {readable(found.after.ratio)} after"
     subtitle += f" ({escape(found.choice.origin)}) · {len(pieces)} tokens"
     line = mapped_origin(found.linear.activations.identity, found.choice.recipe)
     return framed(figure, f"{found.linear.title}: its input", subtitle, line, height=540, head=58)

@@ -41,6 +41,7 @@ from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, framed
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.quantization.product_error import GRIDS
 from quasar_lab.speculative.generation import Prompt
+from quasar_lab.support.readable import readable
 
 SCENES = ("scene", "scene2", "scene3", "scene4")
 """|X| before and after, |W| before and after."""
@@ -242,7 +243,7 @@ def _errors_in_words(view: Landscape) -> list[str]:
     """The error before rounding, and for both grids the error after it, with and without the first token."""
     lines = [
         f"error ‖XWᵀ − X′W′ᵀ‖ / ‖XWᵀ‖, {_whose(view)}:",
-        f"before rounding <b>{view.errors[GRIDS[0]][0].before:.0e}</b>",
+        f"before rounding <b>{readable(view.errors[GRIDS[0]][0].before)}</b>",
     ]
     for grid in GRIDS:
         percent = [f"{100 * error.after:.2f} %" for error in view.errors[grid]]

@@ -22,6 +22,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from quasar_lab.models.generation_defaults import FILE as GENERATION_FILE
+from quasar_lab.models.generation_defaults import SETTINGS as GENERATION_SETTINGS
+from quasar_lab.models.generation_defaults import GenerationDefaults, read_defaults
 from quasar_lab.models.model_config import PARTS, Key, ModelConfig, parse_config, require_schema
 from quasar_lab.models.sources import model_folder
 from quasar_lab.models.tokenizer import FILES as TOKENIZER_FILES
@@ -47,9 +50,10 @@ class Checkpoint:
     def __init__(self, folder: Path, name: str | None = None):
         self.folder = folder
         self.name = name or folder.name
-        self.config: ModelConfig = parse_config(
-            _read_json(folder / "config.json"), _read_json(folder / "generation_config.json", missing={})
-        )
+        generation = _read_json(folder / GENERATION_FILE, missing={})
+        self.config: ModelConfig = parse_config(_read_json(folder / "config.json"), generation)
+        require_schema(GENERATION_SETTINGS, generation, str(folder / GENERATION_FILE))
+        self.generation_defaults: GenerationDefaults = read_defaults(generation)
         self._shards = _index_shards(folder)
 
     @cached_property
@@ -173,7 +177,7 @@ def _read_json(path: Path, missing: Json | None = None) -> Json:
     if not path.exists() and missing is not None:
         return missing
     try:
-        content = parse(path.read_text(encoding="utf-8"))
+        content = parse(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing; accepted: a folder with config.json and *.safetensors") from error
     except OSError as error:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from quasar_lab.models.checkpoint import Checkpoint, open_checkpoint
 from quasar_lab.models.executors import Executor, choose_executor
+from quasar_lab.models.generation_defaults import GenerationDefaults
 from quasar_lab.models.input_map import InputMap, ValueMap
 from quasar_lab.models.kv_cache import KVCache
 from quasar_lab.models.linear import Bf16Linear, Layer, Linear
@@ -37,6 +38,9 @@ from quasar_lab.models.rope import rotary_tables
 from quasar_lab.models.tokenizer import Tokenizer
 from quasar_lab.models.value_basis import ValueBasis
 from quasar_lab.support.errors import BackendError
+
+NO_TOKEN = -1e30
+"""The logit of an id that the tokenizer has no token for."""
 
 
 @dataclass(repr=False)
@@ -60,17 +64,7 @@ class Decoder:
 
     def __post_init__(self) -> None:
         self._basis = ValueBasis(self.mappings, self.config, self.device)
-        cos, sin = rotary_tables(self.config)
-        self._network = Network(
-            ops=self.ops,
-            config=self.config,
-            embedding=self.embedding,
-            layers=self.layers,
-            norm=self.norm,
-            head=self.head,
-            cos=cos.to(self.device),
-            sin=sin.to(self.device),
-        )
+        self._network = _network(self)
         self._executor = choose_executor(self._network, self.device)
 
     def __repr__(self) -> str:
@@ -95,6 +89,11 @@ class Decoder:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         return self.config.eos_ids
+
+    @property
+    def generation_defaults(self) -> GenerationDefaults:
+        """The options that the model's own generation_config.json asks for."""
+        return self.checkpoint.generation_defaults
 
     @property
     def auditor(self) -> None:
@@ -186,6 +185,37 @@ class Decoder:
             taps(index, "lm_head", self._network.final_norm(x).float().cpu())
             return x
         return self._executor.block(x, index, self.new_cache(x.shape[0]), taps)
+
+
+def _network(decoder: Decoder) -> Network:
+    """The arithmetic over a decoder's weights, with the tables that belong to its configuration and tokenizer."""
+    cos, sin = rotary_tables(decoder.config)
+    device = decoder.device
+    return Network(
+        ops=decoder.ops,
+        config=decoder.config,
+        embedding=decoder.embedding,
+        layers=decoder.layers,
+        norm=decoder.norm,
+        head=_without_absent(decoder),
+        cos=cos.to(device),
+        sin=sin.to(device),
+    )
+
+
+def _without_absent(decoder: Decoder) -> Linear:
+    """The head, with the logits of ids that the tokenizer has no token for set so low that their probability is 0.
+
+    Many models have more rows than tokens, because round sizes multiply faster. Such a row is random, and a text must
+    never hold a token that nobody can read. The number is finite: in KL, 0 · (a − b) is then 0 and not NaN.
+    """
+    tokenizer = decoder.checkpoint.tokenizer
+    absent = [] if tokenizer is None else tokenizer.ids_without_token(decoder.config.vocab)
+    if not absent:
+        return decoder.head
+    bias = torch.zeros(decoder.config.vocab)
+    bias[absent] = NO_TOKEN
+    return decoder.head.plus(bias.to(decoder.device))
 
 
 def select_ops(backend: str, device: str) -> Backend:

@@ -10,7 +10,9 @@ import json
 import re
 from functools import cache
 from importlib.resources import files
+from urllib.parse import quote
 
+from latex2mathml import exceptions
 from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
@@ -33,13 +35,21 @@ WIDE = '<div class="wide" tabindex="0">'
 """Around what may be wider than a phone."""
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
+UNKNOWN_FORMULA: tuple[type[Exception], ...] = (
+    IndexError,
+    *(kind for kind in vars(exceptions).values() if isinstance(kind, type)),
+)
+"""What latex2mathml raises on a formula that it does not understand: its errors have no common base."""
+
 
 @cache
 def _markdown() -> MarkdownIt:
     def formula(text: str, options: Json) -> str:
-        if not options["display_mode"]:
-            return convert(text, display="inline")
-        return f"{WIDE}{convert(text, display='block')}</div>"
+        try:
+            shown = convert(text, display="block" if options["display_mode"] else "inline")
+        except UNKNOWN_FORMULA:
+            return f"<code>{html.escape(text)}</code>"
+        return f"{WIDE}{shown}</div>" if options["display_mode"] else shown
 
     markdown = MarkdownIt("commonmark", {"html": True}).enable("table").use(dollarmath_plugin, renderer=formula)
     markdown.add_render_rule("table_open", lambda *_: f"{WIDE}<table>")
@@ -131,7 +141,7 @@ def index_page(summary: Summary) -> str:
         numbers = "".join(f"<li>{_number(number)}</li>" for number in notebook.results)
         state = "" if notebook.error is None else f'<p class="failed">stopped: {html.escape(notebook.error)}</p>'
         cards.append(
-            f'<section class="card"><h2><a href="{html.escape(notebook.page)}">{html.escape(notebook.title)}</a></h2>'
+            f'<section class="card"><h2><a href="{quote(notebook.page)}">{html.escape(notebook.title)}</a></h2>'
             f'{state}<ul class="numbers">{numbers}</ul>'
             f'<p class="small">ran in {notebook.seconds:.0f} s, {_when(notebook.ran)}</p></section>'
         )
