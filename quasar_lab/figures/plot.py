@@ -73,7 +73,7 @@ class Plot(go.Figure):
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        super()._ipython_display_()
+        self.show()  # plotly's own way here leaves the configuration out
         display(theme_bundle(), raw=True)
 
 
