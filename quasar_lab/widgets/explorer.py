@@ -150,7 +150,7 @@ class OutlierExplorer(w.VBox):
         close_all(*self.children)
         super().close()
         for held in ("_model", "_quantized", "_activations"):  # ipywidgets may close again
-            vars(self).pop(held, None)
+            self.__dict__.pop(held, None)
 
     def _repr_mimebundle_(self, **options: Any) -> Json:
         live = super()._repr_mimebundle_(**options) or {}
