@@ -33,7 +33,7 @@ from quasar_lab.models.linear import Bf16Linear, Layer, Linear
 from quasar_lab.models.model_config import PARTS, ModelConfig
 from quasar_lab.models.network import Network
 from quasar_lab.models.passes import Output, Taps, ask
-from quasar_lab.models.rope import rotary_tables
+from quasar_lab.models.rope import RotaryTables
 from quasar_lab.models.tokenizer import Tokenizer
 from quasar_lab.models.value_basis import ValueBasis
 from quasar_lab.support.errors import BackendError
@@ -60,7 +60,6 @@ class Decoder:
 
     def __post_init__(self) -> None:
         self._basis = ValueBasis(self.mappings, self.config, self.device)
-        cos, sin = rotary_tables(self.config)
         self._network = Network(
             ops=self.ops,
             config=self.config,
@@ -68,8 +67,7 @@ class Decoder:
             layers=self.layers,
             norm=self.norm,
             head=self.head,
-            cos=cos.to(self.device),
-            sin=sin.to(self.device),
+            rotary=RotaryTables(self.config, self.device),
         )
         self._executor = choose_executor(self._network, self.device)
 
