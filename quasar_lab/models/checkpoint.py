@@ -15,6 +15,7 @@ config.json promises, because kernels trust shapes. Pickle checkpoints are refus
 Models outside the supported `families`, and weights that are already quantized.
 """
 
+import re
 from functools import cached_property
 from pathlib import Path
 
@@ -34,6 +35,11 @@ from quasar_lab.support.result import Json
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 """Types of weights that are read. Each is rounded to BF16 where the decoder computes with BF16."""
 
+HEAD = "lm_head.weight"
+BLOCK = re.compile(r"model\.layers\.(\d+)\.(.+)")
+UNUSED = "self_attn.rotary_emb.inv_freq"
+"""A tensor of a block in older files, which follows from config.json."""
+
 INDEX = fields({"weight_map": mapping_of(TEXT)})
 """What model.safetensors.index.json must say: tensor name → file name."""
 
@@ -51,6 +57,7 @@ class Checkpoint:
             _read_json(folder / "config.json"), _read_json(folder / "generation_config.json", missing={})
         )
         self._shards = _index_shards(folder)
+        self._require_known_blocks()
 
     @cached_property
     def checksum(self) -> str:
@@ -84,6 +91,21 @@ class Checkpoint:
             raise CheckpointError(f"{name} is {list(found.shape)}; config.json says {list(shape)}")
         return found.to(dtype)
 
+    def _require_known_blocks(self) -> None:
+        """Raises CheckpointError when a block holds a tensor that the decoder would leave out: a bias of a norm, a norm
+        of queries in a family that has none, weights of an adapter. The file says that the model computes with it."""
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        norms += ["self_attn.q_norm", "self_attn.k_norm"] if self.config.qk_norm else []
+        matrices = [part for parts in PARTS.values() for part in parts]
+        known = {f"{name}.weight" for name in norms + matrices} | {f"{name}.bias" for name in matrices} | {UNUSED}
+        for name in sorted(self._shards):
+            found = BLOCK.fullmatch(name)
+            if found and int(found[1]) < self.config.layers and found[2] not in known:
+                raise CheckpointError(
+                    f"{self._shards[name]} holds {name}, which a decoder of the family {self.config.family} does not "
+                    f"compute with; accepted: in a block {', '.join(sorted(known - {UNUSED}))}"
+                )
+
     def projection(self, layer: int, projection: str) -> tuple[Tensor, Tensor | None]:
         """Fused weight bf16 [N, K] and bias f32 [N] (None without) of one of `PARTS`."""
         names = [f"model.layers.{layer}.{part}" for part in PARTS[projection]]
@@ -112,8 +134,12 @@ class Checkpoint:
         return self._table("model.embed_tokens.weight")
 
     def head(self) -> Tensor | None:
-        """bf16 [vocab, hidden] of an untied head; None when the embedding serves."""
-        return None if self.config.tied else self._table("lm_head.weight")
+        """bf16 [vocab, hidden] of the head; None when the embedding serves. Where the files hold a head, they decide,
+        whatever config.json says: one that equals the embedding is shared, another is used."""
+        if self.config.tied and HEAD not in self:
+            return None
+        head, embedding = self._table(HEAD), self.embedding()
+        return None if torch.equal(head[:1], embedding[:1]) and torch.equal(head, embedding) else head
 
     def _table(self, name: str) -> Tensor:
         return self.tensor(name, torch.bfloat16, (self.config.vocab, self.config.hidden))

@@ -38,7 +38,7 @@ def test_a_thread_that_begins_meanwhile_has_the_usual_number():
         assert pool.submit(torch.get_num_threads).result() == USUAL
 
 
-ORDERS = sorted({order for order in permutations("AABBCC")})
+ORDERS = sorted(set(permutations("AABBCC")))
 
 
 def test_any_order_of_three_threads_leaves_the_usual_number():
