@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -14,6 +15,8 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from quasar_lab.models.tokenizer_codecs import byte_of_letter
 
 SHAPE = {
     "vocab_size": 96,
@@ -52,6 +55,32 @@ FAMILIES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
     "PanguEmbedded": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True}),
 }
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+BYTE_TOKENS = 259
+"""Of `write_byte_tokenizer`: the bytes, then <s>, <|im_start|> and <|im_end|>."""
+
+
+def write_byte_tokenizer(folder: Path, template: str | None = CHATML, **settings) -> None:
+    """A tokenizer whose tokens are the 256 bytes and three special tokens; settings: of its tokenizer_config.json."""
+    tokenizer = Tokenizer(models.BPE(vocab=dict(byte_of_letter()), merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in ("<s>", "<|im_start|>", "<|im_end|>")])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "<|im_end|>", **settings}
+    told.update({} if template is None else {"chat_template": template})
+    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+
+
+def write_chat_model(folder: Path, vocab: int = BYTE_TOKENS, template: str | None = CHATML, **changes):
+    """A tiny random llama that reads and writes bytes; returns its oracle."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_byte_tokenizer(folder, template)
+    return write_checkpoint(folder, "llama", vocab_size=vocab, bos_token_id=256, eos_token_id=258, **changes)
 
 
 def write_checkpoint(folder: Path, family: str, seed: int = 0, **changes) -> torch.nn.Module:

@@ -7,8 +7,9 @@ from scipy.stats import chisquare
 
 import quasar_lab as ql
 from quasar_lab.models.decoder import Output
+from quasar_lab.models.generation_defaults import GenerationDefaults
 from quasar_lab.speculative.drafters import Draft
-from quasar_lab.speculative.sampling import Sampling, target
+from quasar_lab.speculative.sampling import Sampling, penalised, target
 
 VOCAB = 12
 
@@ -27,6 +28,7 @@ class ToyVerifier:
 
     name, tokenizer, vocab, weight_bytes = "toy", None, VOCAB, 2
     auditor = None
+    generation_defaults = GenerationDefaults()
     identity = {"model": "toy", "checksum": "", "recipe": "toy", "device": "cpu", "backend": "toy"}  # noqa: RUF012
 
     def __init__(self, eos_ids=(), context=1000, seed=3):
@@ -111,6 +113,12 @@ class Letters:
     def piece(self, token):
         return chr(ord("a") + token)
 
+    def token_bytes(self, token):
+        return self.piece(token).encode()
+
+    def is_special(self, token):
+        return False
+
     def decode(self, ids):
         return "".join(map(self.piece, ids))
 
@@ -123,7 +131,7 @@ def exact_law(verifier, prompt, options):
     def after(ids):
         if len(ids) > len(prompt) and ids[-1] in verifier.eos_ids:
             return torch.nn.functional.one_hot(torch.tensor(ids[-1]), VOCAB).double()
-        return target(verifier.row(ids)[None], sampler)[0].double()
+        return target(penalised(verifier.row(ids)[None], sampler.repetition_penalty, ids, []), sampler)[0].double()
 
     law = torch.zeros(VOCAB, VOCAB, VOCAB, dtype=torch.float64)
     first = after(prompt)

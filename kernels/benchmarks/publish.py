@@ -34,7 +34,8 @@ model's. `make bench` measures the speeds on your machine and writes this page a
 - **Whole answers** are compared as a 2×2 of {BF16, W8A8} × {without drafts, with n-gram drafts}. `none` in the column
   "drafter" is plain decoding. τ is the mean number of tokens per round. A speedup is the product of three factors: a
   faster step, more tokens per round (acceptance), and other time (drafting, sampling, the host). "Predicted" is the
-  speedup that pass times alone lead to expect. Intervals are 95 % bootstrap intervals over questions.
+  speedup that pass times alone lead to expect. Intervals are 95 % bootstrap intervals over questions. Every number of a
+  row "geometric mean" is the geometric mean over the categories, so there too the factors multiply to the speedup.
 - All rows of a table were measured in one run, in turn. So a machine that slows down slows all of them alike.
 
 [notebooks/README.md](notebooks/README.md) explains every term."""
@@ -80,6 +81,9 @@ def step_cells(steps: list[Found]) -> list[str]:
     return [*times, *over_floor, *ratio]
 
 
+MEAN = "geometric mean"
+"""What a mean over categories is called on the page: which mean it is."""
+
 DECODE_HEADINGS = [
     "verifier",
     "drafter",
@@ -120,7 +124,7 @@ def decode_cells(row: Found) -> list[str]:
     return [
         row["verifier"],
         row["drafter"],
-        row["category"],
+        MEAN if row["category"] == "mean" else row["category"],
         f"{row['mean_acceptance_length']:.2f}",
         f"{row['tokens_per_second']:.0f}",
         f"{row['speedup']:.2f} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})",

@@ -16,20 +16,24 @@ from quasar_lab.cli.common import (
     Device,
     Gamma,
     MaxNewTokens,
+    MinP,
     Model,
+    RepetitionPenalty,
     Seed,
     Temperature,
+    TemplateArguments,
     Threads,
     TopK,
     TopP,
     different,
     load_model,
+    options_given,
     print_json,
     print_pairs,
     print_table,
     set_threads,
 )
-from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
+from quasar_lab.speculative.config import GenerationConfig
 from quasar_lab.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -124,21 +128,31 @@ def _widths(text: str) -> list[int]:
     return different("--widths", widths)
 
 
+QuestionFiles = Annotated[
+    list[Path] | None, typer.Option(help="Question files, JSON lines (repeatable; default: ours).")
+]
+PerCategory = Annotated[int | None, typer.Option(help="Questions per category (default: all).")]
+Verifiers = Annotated[
+    str, typer.Option(help="Comma-separated; the first is the baseline. w8a8+bf16: W8A8 audited by BF16.")
+]
+Drafters = Annotated[str, typer.Option(help="Comma-separated; must hold none, the baseline.")]
+
+
 @bench.command("decode")
 def bench_decode(
-    prompts: Annotated[
-        list[Path] | None, typer.Option(help="Question files, JSON lines (repeatable; default: ours).")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Questions per category (default: all).")] = None,
-    verifiers: Annotated[
-        str, typer.Option(help="Comma-separated; the first is the baseline. w8a8+bf16: W8A8 audited by BF16.")
-    ] = "bf16,w8a8",
-    drafters: Annotated[str, typer.Option(help="Comma-separated; must hold none, the baseline.")] = "none,ngram",
+    context: typer.Context,
+    prompts: QuestionFiles = None,
+    limit: PerCategory = None,
+    verifiers: Verifiers = "bf16,w8a8",
+    drafters: Drafters = "none,ngram",
     gamma: Gamma = GenerationConfig.gamma,
     max_new_tokens: MaxNewTokens = GenerationConfig.max_new_tokens,
     temperature: Temperature = GenerationConfig.temperature,
     top_k: TopK = GenerationConfig.top_k,
     top_p: TopP = GenerationConfig.top_p,
+    min_p: MinP = GenerationConfig.min_p,
+    repetition_penalty: RepetitionPenalty = GenerationConfig.repetition_penalty,
+    template_arg: TemplateArguments = None,
     model: Model = "embedded",
     device: Device = "cpu",
     backend: Backend = "auto",
@@ -158,9 +172,9 @@ def bench_decode(
     for name in names:
         check_name(name)
     guesses = _drafters(drafters)
-    if not questions or not 1 <= gamma <= MAX_GAMMA or max_new_tokens < 1:
-        raise InputError(f"accepted: --limit 1 or more, --gamma 1…{MAX_GAMMA}, --max-new-tokens 1 or more")
-    config = GenerationConfig(gamma, max_new_tokens, temperature, top_k, top_p, seed)
+    if not questions:
+        raise InputError(f"--limit is {limit}; accepted: 1 or more")
+    config = GenerationConfig(**options_given(context))
     base = load_model(model, device, backend, threads)
     result = decode_speed.run([verifier(base, name) for name in names], guesses, questions, config)
     result = replace(result, command=command_line())

@@ -4,14 +4,16 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from quasar_lab.speculative.config import meaning
+from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig, meaning
 from quasar_lab.speculative.drafters.registry import accepted
-from quasar_lab.support.errors import InputError
+from quasar_lab.support.errors import InputError, NotInThisVersion
+from quasar_lab.support.result import Json
 from quasar_lab.support.storage import why_unreadable
 
 T = TypeVar("T")
@@ -35,6 +37,9 @@ MaxNewTokens = Annotated[int, run_option("max_new_tokens")]
 Temperature = Annotated[float, run_option("temperature")]
 TopK = Annotated[int, run_option("top_k")]
 TopP = Annotated[float, run_option("top_p")]
+MinP = Annotated[float, run_option("min_p")]
+RepetitionPenalty = Annotated[float, run_option("repetition_penalty")]
+TemplateArguments = Annotated[list[str] | None, run_option("template_args", "--template-arg", metavar="NAME=VALUE")]
 Seed = Annotated[int, run_option("seed")]
 Raw = Annotated[bool, run_option("raw", "--raw")]
 Gamma = Annotated[int, run_option("gamma")]
@@ -42,7 +47,52 @@ DrafterName = Annotated[str, typer.Option(help=f"{accepted()}.")]
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False))
+    """One JSON document. Where stdout cannot hold every character, the others are written as JSON's own escapes."""
+    encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"
+    unicode = encoding.lower().replace("-", "") in ("utf8", "utf8sig")
+    print(json.dumps(document, ensure_ascii=not unicode, indent=1, allow_nan=False))
+
+
+def options_given(context: typer.Context) -> Json:
+    """The options of a run that the command line holds, checked. What it does not hold is left to the model's own
+    settings, or to our defaults."""
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"
+    }
+    if "gamma" in given:
+        given["gamma"] = _gamma(str(given["gamma"]))
+    if "template_arg" in given:
+        given["template_args"] = _template_args(given["template_arg"])
+    options = {part.name: given[part.name] for part in fields(GenerationConfig) if part.name in given}
+    GenerationConfig(**options)
+    return options
+
+
+def _gamma(text: str) -> int:
+    if text == "auto":
+        raise NotInThisVersion("--gamma auto")
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(f"--gamma is {text!r}; accepted: 1…{MAX_GAMMA}") from error
+
+
+def _template_args(pairs: Sequence[str] | None) -> Json | None:
+    """NAME=VALUE texts as names and values: a value is JSON (`false`, `3`, `"x"`), else the text as it is."""
+    if not pairs:
+        return None
+    found: Json = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--template-arg is {pair!r}; accepted: NAME=VALUE, such as enable_thinking=false")
+        try:
+            found[name] = json.loads(value)
+        except (json.JSONDecodeError, RecursionError):
+            found[name] = {"True": True, "False": False, "None": None}.get(value, value)
+    return found
 
 
 def printable(text: str) -> str:
@@ -113,7 +163,8 @@ def different(option: str, values: Sequence[T]) -> list[T]:
 
 
 def read_text(path: Path) -> str:
+    """The text of a UTF-8 file, without the byte order mark that some editors put before it. Raises InputError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as text: {why_unreadable(error)}") from error

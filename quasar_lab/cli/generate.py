@@ -1,7 +1,11 @@
-"""`quasar-lab generate`: one answer, with speculative decoding."""
+"""`quasar-lab generate`: one answer, with speculative decoding.
+
+The answer goes to stdout, and what is told about it to stderr: `> answer.txt` holds the answer and nothing else.
+"""
 
 import json
-from dataclasses import asdict
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,30 +18,36 @@ from quasar_lab.cli.common import (
     Device,
     DrafterName,
     MaxNewTokens,
+    MinP,
     Model,
     Raw,
+    RepetitionPenalty,
     Seed,
     Temperature,
+    TemplateArguments,
     Threads,
     TopK,
     TopP,
     load_model,
+    options_given,
     print_json,
     print_pairs,
     printable,
     read_text,
     run_option,
 )
-from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
+from quasar_lab.speculative.config import GenerationConfig
 from quasar_lab.speculative.drafters.registry import DEFAULT, make_drafter
-from quasar_lab.support.errors import InputError, NotInThisVersion
+from quasar_lab.support.errors import InputError
 from quasar_lab.support.result import Json
 from quasar_lab.support.storage import check_writable
 
 if TYPE_CHECKING:
     from quasar_lab.speculative.generation import Generation
 
-PromptText = Annotated[str | None, typer.Option(help="One user message (through the chat template, unless --raw).")]
+PromptText = Annotated[
+    str | None, typer.Option(help="One user message (through the chat template, unless --raw); - reads it from stdin.")
+]
 PromptFile = Annotated[Path | None, typer.Option(help="The same, from a file.")]
 Messages = Annotated[Path | None, typer.Option(help='A JSON list of {"role", "content"}.')]
 VerifierName = Annotated[str, typer.Option(help="bf16, a recipe, or RECIPE+bf16 (audited: BF16's text).")]
@@ -47,6 +57,7 @@ TraceFile = Annotated[Path | None, typer.Option(help="Save the trace as JSON lin
 
 
 def generate(
+    context: typer.Context,
     prompt: PromptText = None,
     prompt_file: PromptFile = None,
     messages: Messages = None,
@@ -58,7 +69,10 @@ def generate(
     temperature: Temperature = GenerationConfig.temperature,
     top_k: TopK = GenerationConfig.top_k,
     top_p: TopP = GenerationConfig.top_p,
+    min_p: MinP = GenerationConfig.min_p,
+    repetition_penalty: RepetitionPenalty = GenerationConfig.repetition_penalty,
     stop: Stops = None,
+    template_arg: TemplateArguments = None,
     trace: TraceFile = None,
     model: Model = "embedded",
     device: Device = "cpu",
@@ -69,7 +83,8 @@ def generate(
 ) -> None:
     """Answer a prompt with speculative decoding.
 
-    With --verifier w8a8+bf16 INT8 writes and BF16 audits: the text is the BF16 model's own.
+    An option that is not given is the model's own, where its generation_config.json names it. With --verifier w8a8+bf16
+    INT8 writes and BF16 audits: the text is the BF16 model's own.
 
     Example: quasar-lab generate --prompt "Why is the sky blue?" --verifier w8a8 --drafter ngram
     """
@@ -79,12 +94,10 @@ def generate(
     # Everything that can be wrong is looked at before a model loads.
     what = _prompt(prompt, prompt_file, messages, raw)
     verifiers.check_name(verifier)
+    options = options_given(context)
     guesses = make_drafter(drafter)
-    sampling: Json = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    config = GenerationConfig(_gamma(gamma), max_new_tokens, **sampling, stop=stop, raw=raw)
     base = load_model(model, device, backend, threads)
-    run = Generation(verifiers.verifier(base, verifier), what, drafter=guesses, **asdict(config))
-    _answer(run, trace, json_)
+    _answer(Generation(verifiers.verifier(base, verifier), what, drafter=guesses, **options), trace, json_)
 
 
 def _answer(run: "Generation", trace: Path | None, as_json: bool) -> None:
@@ -109,20 +122,28 @@ def _answer(run: "Generation", trace: Path | None, as_json: bool) -> None:
 
 
 def _print_answer(summary: Json) -> None:
-    print(printable(summary["text"]), end="\n\n")
+    terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
+    print(printable(summary["text"]) if terminal else summary["text"])
     shown = ("finish_reason", "verifier", "drafter", "gamma", "new_tokens", "rounds", "mean_acceptance_length")
     audits = ("audits", "flip_rate", "audit_length", "audit_planned", "retracted")
     more = ("draft_acceptance_rate", *audits, "tokens_per_second", "device", "backend", "note")
-    print_pairs({key: summary[key] for key in shown + more if key in summary})
+    with redirect_stdout(sys.stderr):
+        print()
+        print_pairs({key: summary[key] for key in shown + more if key in summary})
 
 
-def _gamma(text: str) -> int:
-    if text == "auto":
-        raise NotInThisVersion("--gamma auto")
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(f"--gamma is {text!r}; accepted: 1…{MAX_GAMMA}") from error
+def _prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
+    """The prompt as it is given, from stdin, or from a file. A byte order mark is no part of it, and neither is the
+    newline that ends a file's or a pipe's last line."""
+    if prompt_file is not None:
+        return read_text(prompt_file).removesuffix("\n")
+    if prompt == "-":
+        try:
+            prompt = sys.stdin.buffer.read().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError("stdin is not UTF-8 text; accepted: a prompt in UTF-8") from error
+        return prompt.replace("\r\n", "\n").removesuffix("\n")
+    return (prompt or "").removeprefix("\ufeff")
 
 
 def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None, raw: bool) -> Any:
@@ -130,7 +151,7 @@ def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None,
     if len(given) != 1:
         raise InputError(f"{len(given)} prompts were given; accepted: one of --prompt, --prompt-file, --messages")
     if messages is None:
-        text = prompt if prompt is not None else read_text(prompt_file)  # type: ignore[arg-type]
+        text = _prompt_text(prompt, prompt_file)
         if not text.strip():
             raise InputError("the prompt is empty")
         return text

@@ -14,26 +14,31 @@ from pathlib import Path
 from quasar_lab.support import storage
 from quasar_lab.support.errors import InputError
 
-REPOSITORY = "https://example.org/quasar_lab.git"
-"""Where notebooks opened far from the lab install it from: the one place of the address. A placeholder until the
-repository is published; `tests/notebooks/install_cells.py` carries a change into the notebooks."""
-
 FOLDER = "quasar_notebooks"
 QUIET = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
 """JupyterLab's page configuration: no question about news over the first notebook, and no look for updates."""
 
 
 def install_cell() -> str:
-    """The cell of every notebook that installs the lab where it is missing (Colab, a bare kernel in VS Code); elsewhere
-    it does nothing."""
+    """The cell of every notebook that installs the lab where it is missing (Colab, a bare kernel in VS Code): from a
+    wheel beside the notebook, else from the checkout around it. Where there is neither, it says what to do. Where the
+    lab is installed, it does nothing."""
     from quasar_lab.models.embedded import WHEEL
 
     return f"""\
 # Installs the lab where it is missing, as on Colab. Elsewhere this does nothing.
 import importlib.util
+from pathlib import Path
 
 if importlib.util.find_spec("quasar_lab") is None:
-    get_ipython().run_line_magic("pip", "install --quiet 'quasar-lab[lab] @ git+{REPOSITORY}'")
+    checkouts = [Path("..")] if Path("../quasar_lab/__init__.py").is_file() else []
+    wheels = sorted(Path().glob("quasar_lab-*.whl"), key=lambda wheel: wheel.stat().st_mtime)
+    if not checkouts + wheels:
+        raise ModuleNotFoundError(
+            "quasar_lab is not installed here: put its wheel (quasar_lab-*.whl, made by `pip wheel --no-deps .` in a "
+            "checkout) beside this notebook and run this cell again"
+        )
+    get_ipython().run_line_magic("pip", f"install --quiet './{{(checkouts + wheels)[-1]}}[lab]'")
     get_ipython().run_line_magic("pip", "install --quiet --no-deps {WHEEL}")"""
 
 
@@ -69,7 +74,11 @@ def environment(folder: Path) -> dict[str, str]:
     labconfig.mkdir(parents=True, exist_ok=True)
     storage.write_text(labconfig / "page_config.json", json.dumps(QUIET) + "\n")
     own = os.environ.get("JUPYTER_CONFIG_PATH")
-    return {"JUPYTER_CONFIG_PATH": os.pathsep.join([str(folder), *([own] if own else [])])}
+    return {
+        "JUPYTER_CONFIG_PATH": os.pathsep.join([str(folder), *([own] if own else [])]),
+        # The kernel of this environment, and not one that a person's home still names from an environment now gone.
+        "JUPYTER_PREFER_ENV_PATH": os.environ.get("JUPYTER_PREFER_ENV_PATH", "1"),
+    }
 
 
 def start(notebooks: Path, port: int) -> None:

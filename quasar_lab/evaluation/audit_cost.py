@@ -31,7 +31,7 @@ from quasar_lab.evaluation.origin import Origin
 from quasar_lab.evaluation.pass_time import step
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.audit import LONGEST, Audited, Auditor, audited
-from quasar_lab.speculative.config import GenerationConfig
+from quasar_lab.speculative.config import GREEDY, GenerationConfig
 from quasar_lab.speculative.drafters.registry import DEFAULT
 from quasar_lab.speculative.generation import Prompt, generate
 from quasar_lab.speculative.trace import Round, Trace
@@ -189,7 +189,9 @@ def measure_audit_cost(
     step_ms, origin = _pass_times(base, fast, gamma, samples)
     pairs = {length: audited(fast, base, length, step_ms) for length in (*lengths, None)}
     arms: list[Verifier] = [base, *pairs.values()]
-    alone, *runs = _answers_in_turn(arms, prompts, drafter=drafter, gamma=gamma, max_new_tokens=max_new_tokens)
+    alone, *runs = _answers_in_turn(
+        arms, prompts, drafter=drafter, gamma=gamma, max_new_tokens=max_new_tokens, **GREEDY
+    )
     adapting = pairs[None]
     return AuditCost(
         forecast=predict(adapting, alone, [trace for traces in runs for trace in traces]),
@@ -222,7 +224,8 @@ def _answers_in_turn(
     for place, prompt in enumerate(track(prompts, len(prompts), "Answering with audits")):
         for turn in range(len(arms)):
             chosen = (place + turn) % len(arms)
-            trace = generate(arms[chosen], prompt, drafter=drafter, gamma=gamma, max_new_tokens=max_new_tokens)
+            options = {**GREEDY, "gamma": gamma, "max_new_tokens": max_new_tokens}
+            trace = generate(arms[chosen], prompt, drafter=drafter, **options)
             runs[chosen].append(trace)
     return runs
 

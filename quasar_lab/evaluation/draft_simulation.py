@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quasar_lab.evaluation.questions import Question
-from quasar_lab.speculative.config import GenerationConfig, check_gamma
+from quasar_lab.speculative.config import GREEDY, GenerationConfig, check_gamma
 from quasar_lab.speculative.drafters import Drafter, make_drafter
 from quasar_lab.speculative.drafters.registry import DEFAULT, kinds
 from quasar_lab.speculative.generation import generate
@@ -69,7 +69,7 @@ def answers(verifier: Verifier, questions: Sequence[Question], max_new_tokens: i
     """Plain greedy answers to the first turn of each question, from one verifier."""
     found = []
     for question in track(questions, len(questions), "Answering"):
-        trace = generate(verifier, question.turns[0], drafter="none", max_new_tokens=max_new_tokens)
+        trace = generate(verifier, question.turns[0], drafter="none", max_new_tokens=max_new_tokens, **GREEDY)
         answer = PlainAnswer(
             category=question.category,
             question=question.id,

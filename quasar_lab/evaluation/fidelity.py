@@ -37,9 +37,11 @@ from quasar_lab.evaluation.origin import Origin, origin_of
 from quasar_lab.evaluation.questions import Question
 from quasar_lab.evaluation.text_difference import Difference, difference, emitted, first_difference
 from quasar_lab.models.decoder import Decoder, Taps
+from quasar_lab.speculative.config import GREEDY
 from quasar_lab.speculative.generation import Prompt, generate
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support.errors import CheckpointError, InputError
+from quasar_lab.support.numbers import whole
 from quasar_lab.support.progress import track
 from quasar_lab.support.result import Result, flat, left_out
 from quasar_lab.support.storage import why_unreadable
@@ -185,7 +187,7 @@ def read_tokens(model: Decoder, path: Path, skip: int = 0, tokens: int | None = 
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so text cannot be measured on it")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as text: {why_unreadable(error)}") from error
     ids = model.tokenizer.encode(text, special=False)[skip:]
@@ -200,8 +202,8 @@ def compare(base: Decoder, other: Decoder, ids: Sequence[int], window: int = 512
 
     Raises InputError unless 2 ≤ window ≤ the context of both.
     """
-    if not 2 <= window <= min(base.context, other.context):
-        raise InputError(f"window is {window}; accepted: 2…{min(base.context, other.context)}")
+    room = min(base.context, other.context)
+    window = whole(window, "window", f"2…{room}", 2, room)
     tally = Tally(base, other)
     errors = _BlockErrors(base, other)
     nats_base = nats_other = 0.0
@@ -246,7 +248,7 @@ def on_own_answers(
     tally = Tally(base, other)
     answers = []
     for prompt in track(prompts, len(prompts), f"{other.name} reads the answers of {base.name}"):
-        trace = generate(base, prompt, max_new_tokens=max_new_tokens, raw=raw)
+        trace = generate(base, prompt, max_new_tokens=max_new_tokens, raw=raw, **GREEDY)
         read = len(trace.prompt_ids) - 1
         ids = [*trace.prompt_ids, *trace.token_ids[:-1]]
         before = tally.flips

@@ -35,6 +35,7 @@ from quasar_lab.models.decoder import Decoder
 from quasar_lab.support.errors import InputError
 from quasar_lab.support.json_schema import parse
 from quasar_lab.support.machine import percentiles
+from quasar_lab.support.numbers import whole, whole_numbers
 from quasar_lab.support.progress import track
 from quasar_lab.support.result import Result, flat, left_out
 
@@ -150,13 +151,11 @@ def step(verifiers: Sequence[Decoder], widths: Sequence[int], context: int = 256
 
 def _check(verifiers: Sequence[Decoder], widths: Sequence[int], context: int, samples: int) -> None:
     """Raises InputError on what cannot be timed."""
-    if not widths or min(widths) < 1 or max(widths) > WIDEST:
+    if not widths or min(whole_numbers(widths, "widths")) < 1 or max(widths) > WIDEST:
         raise InputError(f"widths are {list(widths)}; accepted: one or more in 1…{WIDEST}")
-    if samples < 1:
-        raise InputError(f"samples is {samples}; accepted: 1 or more")
+    whole(samples, "samples", "1 or more", least=1)
     room = min(verifier.context for verifier in verifiers) - max(widths)
-    if not 1 <= context <= room:
-        raise InputError(f"context is {context}; accepted: 1…{room}")
+    whole(context, "context", f"1…{room}", 1, room)
 
 
 def _row(
@@ -202,7 +201,7 @@ def read(path: Path | str) -> Saved:
     Raises InputError on a file that cannot be read or holds something else.
     """
     try:
-        found = parse(Path(path).read_text(encoding="utf-8"))
+        found = parse(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a result: {error}") from error
     kind = next((kind for key, kind in KINDS.items() if isinstance(_part(found, key), list)), None)

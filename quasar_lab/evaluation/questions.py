@@ -29,7 +29,7 @@ class Question:
 def read_questions(path: Path) -> list[Question]:
     """All questions of a file. Raises InputError, naming the line, on anything that is not in the format."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
     questions = [_question(line, f"line {number} of {path}") for number, line in numbered_lines(text)]

@@ -25,6 +25,7 @@ from quasar_lab.evaluation.questions import ours
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.quantization.saved_model import quantize
 from quasar_lab.support.errors import InputError
+from quasar_lab.support.numbers import whole
 from quasar_lab.support.result import Result, flat
 
 
@@ -55,9 +56,7 @@ def tokens_of_questions(model: Decoder, tokens: int) -> list[int]:
         by_category.setdefault(question.category, []).append("\n\n".join((*question.turns, *question.reference)))
     texts = filter(None, chain.from_iterable(zip_longest(*by_category.values())))
     ids = model.tokenizer.encode("\n\n\n".join(texts), special=False)
-    if not 2 <= tokens <= len(ids):
-        raise InputError(f"tokens is {tokens}; accepted: 2…{len(ids)}")
-    return ids[:tokens]
+    return ids[: whole(tokens, "tokens", f"2…{len(ids)}", 2, len(ids))]
 
 
 def measure_recipes(base: Decoder, recipes: Sequence[str], ids: Sequence[int], window: int = 256) -> list[FrontierRow]:

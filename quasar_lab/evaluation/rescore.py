@@ -20,7 +20,7 @@ import torch
 
 from quasar_lab.models.cuda_graphs import TOP
 from quasar_lab.speculative.rejection import keeps, keeps_greedily
-from quasar_lab.speculative.sampling import Sampling, target
+from quasar_lab.speculative.sampling import Sampling, penalised, target
 from quasar_lab.speculative.token_states import TokenState
 from quasar_lab.speculative.trace import Audit, Likeliest, Round, Trace
 from quasar_lab.speculative.verifier import Verifier
@@ -54,6 +54,7 @@ def rescore(trace: Trace, verifier: Verifier) -> Trace:
     cache = verifier.new_cache(len(trace.prompt_ids) + len(trace.token_ids) + waited + drafted + 1)
     verifier.forward(trace.prompt_ids, cache, logits="last")
     last = trace.prefill.emitted_ids[-1]
+    text = [*trace.prompt_ids, last]
     rounds = []
     for record in trace.steps():
         if isinstance(record, Audit):
@@ -62,15 +63,19 @@ def rescore(trace: Trace, verifier: Verifier) -> Trace:
             if not record.refused:
                 verifier.forward([last], cache, logits="last")
             verifier.rollback(cache, record.position + record.accepted)
+            text[record.position :] = record.emitted_ids
             last = record.emitted_ids[-1]
             continue
         if record.parents is not None:
             raise TraceError("this trace holds tree drafts; accepted: chains")
         base = cache.length
         logits = verifier.forward([last, *record.draft_ids], cache).logits
+        if trace.sampling.repetition_penalty != 1:
+            logits = penalised(logits, trace.sampling.repetition_penalty, text, record.draft_ids)
         other = _judge_again(record, logits, verifier, trace.sampling)
         rounds.append(replace(record, other=other.to_json()))
         verifier.rollback(cache, base + 1 + min(record.accepted, len(record.emitted_ids) - 1))
+        text[record.position :] = record.emitted_ids
         last = record.emitted_ids[-1]
     return replace(trace, rounds=rounds)
 

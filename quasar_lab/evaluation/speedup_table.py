@@ -12,8 +12,11 @@ So a gain from longer drafts on different text cannot be mistaken for a faster s
 
 ## Choice
 
-The pass of an audit counts to the rounds that it judges, and tokens are those that stay. The category "mean" is the
-mean of the categories' speedups, so that a category with many questions does not decide it.
+The pass of an audit counts to the rounds that it judges, and tokens are those that stay.
+
+The row "mean" holds *geometric means over the categories*, in every column that is a rate or a ratio. So a category
+with many questions does not decide it, the factors of the mean still multiply to its speedup, and its τ is its
+acceptance factor. With an arithmetic mean none of that is so. Counts (prompts, tokens, rounds, audits) are sums.
 
 Beside the speedup stands the *predicted* one: pass times that were measured on their own, put together with the widths
 that rounds and audits had. If the two differ, then something about the run is not understood.
@@ -27,20 +30,24 @@ Arms are compared on questions that both have answered. The interval does not ho
 Percentile bootstrap: Efron, "Bootstrap methods: another look at the jackknife" (1979).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import exp, fsum, log
 
 import numpy as np
 
 from quasar_lab.evaluation.bootstrap import interval, resampled_speedups
 from quasar_lab.evaluation.timed_answer import Arm, TimedAnswer
 from quasar_lab.speculative.pass_times import interpolate
-from quasar_lab.support.result import Result
+from quasar_lab.support.result import Json, Result
 
 RESAMPLES = 2000
 
 MEAN = "mean"
 """The category of the row that is the mean over categories."""
+
+MEAN_NAME = "geometric mean"
+"""Which mean that is, for people."""
 
 WidthTimes = dict[str, dict[str, float]]
 """Verifier → width (a text, as JSON has it) → milliseconds of a pass."""
@@ -106,6 +113,11 @@ class SpeedupRow(Result):
         return self.category == MEAN
 
     @property
+    def label(self) -> str:
+        """The category for people: the mean says which mean it is."""
+        return MEAN_NAME if self.is_mean else self.category
+
+    @property
     def factors(self) -> dict[str, float]:
         """The factors whose product is the speedup: step, acceptance, other. Empty where there is no speedup."""
         factors = {"step": self.step_factor, "acceptance": self.acceptance_factor, "other": self.other_factor}
@@ -126,7 +138,7 @@ Pairs = list[tuple[TimedAnswer, TimedAnswer]]
 def speedup_rows(
     answers: Iterable[TimedAnswer], pass_ms: WidthTimes, baseline: Arm, *, sampled: bool = False
 ) -> list[SpeedupRow]:
-    """Rows of the table: per arm and category, and per arm the mean of the categories' speedups where there are two or
+    """Rows of the table: per arm and category, and per arm the geometric mean over categories where there are two or
     more.
 
     pass_ms: measured on their own, for the prediction. sampled: the temperature is above 0, so texts are not compared.
@@ -164,7 +176,7 @@ class SpeedupTable:
                 rows.append(row)
             if len(compared) > 1:
                 everything = [answer for answers in categories.values() for answer in answers]
-                rows.append(_mean_row(everything, compared, np.mean(resamples, axis=0)))
+                rows.append(_mean_row(everything, compared, np.exp(np.mean(np.log(resamples), axis=0))))
         return rows
 
     def _category_row(self, category: str, answers: list[TimedAnswer]) -> SpeedupRow:
@@ -281,24 +293,35 @@ def _with_interval(row: SpeedupRow, draws: np.ndarray) -> SpeedupRow:
     return replace(row, speedup_low=low, speedup_high=high)
 
 
+RATES = (
+    "mean_acceptance_length",
+    "tokens_per_second",
+    "ms_per_round",
+    "speedup",
+    "predicted_speedup",
+    "step_factor",
+    "acceptance_factor",
+    "other_factor",
+)
+"""Columns of which the row "mean" holds the geometric mean."""
+
+
 def _mean_row(answers: list[TimedAnswer], rows: list[SpeedupRow], draws: np.ndarray) -> SpeedupRow:
-    """The mean over the rows of an arm that have a speedup. Counts are of all answers of the arm."""
+    """The geometric mean over the rows of an arm that have a speedup. Counts are of all answers of the arm."""
     same = [row.identical_to_plain for row in rows]
     counted = [count for count in same if count is not None]
+    rates: Json = {name: geometric_mean(getattr(row, name) for row in rows) for name in RATES}
     mean = replace(
         _counted_row(MEAN, answers),
-        speedup=_mean(rows, lambda row: row.speedup),
-        predicted_speedup=_mean(rows, lambda row: row.predicted_speedup),
-        step_factor=_mean(rows, lambda row: row.step_factor),
-        acceptance_factor=_mean(rows, lambda row: row.acceptance_factor),
-        other_factor=_mean(rows, lambda row: row.other_factor),
         identical_to_plain=sum(counted) if len(counted) == len(same) else None,
         different_from_plain=[question for row in rows for question in row.different_from_plain or ()],
+        **rates,
     )
     return _with_interval(mean, draws)
 
 
-def _mean(rows: list[SpeedupRow], column: Callable[[SpeedupRow], float | None]) -> float | None:
-    """The mean of a column, over the rows that have a value there."""
-    values = [value for value in map(column, rows) if value is not None]
-    return float(np.mean(values)) if values else None
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """The geometric mean of positive values; None where one of them is missing, or there is none."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return exp(fsum(map(log, known)) / len(known)) if known and len(known) == len(found) else None

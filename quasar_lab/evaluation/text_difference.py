@@ -14,6 +14,7 @@ about how alike they are.
 
 from dataclasses import dataclass
 
+from quasar_lab.speculative.config import GREEDY
 from quasar_lab.speculative.generation import Prompt, generate
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.speculative.verifier import Verifier
@@ -44,7 +45,8 @@ def first_difference(
 
     Either may be an audited pair. Both draft by n-gram, which changes no token. Raises InputError as `generate` does.
     """
-    expected, got = (generate(model, prompt, max_new_tokens=max_new_tokens, raw=raw) for model in (base, other))
+    options = {"max_new_tokens": max_new_tokens, "raw": raw, **GREEDY}
+    expected, got = (generate(model, prompt, **options) for model in (base, other))
     return difference(expected, got)
 
 

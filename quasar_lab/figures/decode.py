@@ -85,7 +85,7 @@ def speedup(result: DecodeResult | Json) -> go.Figure:
 
 def _speedups_of_arm(figure: go.Figure, label: str, rows: list[SpeedupRow], colour: str) -> None:
     """Measured speedups with their intervals, and predicted ones beside them."""
-    categories = [escape(row.category) for row in rows]
+    categories = [escape(row.label) for row in rows]
     figure.add_scatter(
         x=categories,
         y=[row.speedup for row in rows],
@@ -120,7 +120,7 @@ def speedup_factors(result: DecodeResult | Json, verifier: str, drafter: str) ->
     result = DecodeResult.of(result)
     arm = Arm(verifier, drafter)
     rows = result.compared().get(arm, [])
-    categories = [escape(row.category) for row in rows]
+    categories = [escape(row.label) for row in rows]
     figure = go.Figure()
     _factor_bars(figure, rows, categories)
     drawn = [value for bar in figure.data for value in bar.x]
@@ -133,7 +133,7 @@ def speedup_factors(result: DecodeResult | Json, verifier: str, drafter: str) ->
         ticktext=[f"{tick:g} ×" for tick in FACTOR_TICKS],
     )
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    mean = "".join(f" · mean {row.speedup:.2f} ×" for row in rows if row.is_mean)
+    mean = "".join(f" · {row.label} {row.speedup:.2f} ×" for row in rows if row.is_mean)
     base = escape(result.baseline.verifier)
     return framed(
         figure,
@@ -181,8 +181,8 @@ def predicted_speedup(result: DecodeResult | Json) -> go.Figure:
     figure.update_yaxes(title_text="measured speedup", range=[low, high], ticksuffix=" ×")
     away = (furthest.measured_over_predicted or 1.0) - 1
     subtitle = (
-        "circles: categories, with 95 % intervals · diamonds: their mean · furthest from the diagonal: "
-        f"{_label(furthest.arm)}, {escape(furthest.category)}, {away:+.0%} · {_conditions(result)}"
+        "circles: categories, with 95 % intervals · diamonds: their geometric mean · furthest from the diagonal: "
+        f"{_label(furthest.arm)}, {escape(furthest.label)}, {away:+.0%} · {_conditions(result)}"
     )
     return framed(figure, "Predicted against measured", subtitle, _origin(result), height=540)
 
@@ -218,7 +218,7 @@ def _predictions_of_arm(figure: go.Figure, label: str, rows: list[SpeedupRow], c
             "line": {"width": 1, "color": "white"},
         },
         name=label,
-        customdata=[[escape(row.category), row.prompts, row.measured_over_predicted] for row in rows],
+        customdata=[[escape(row.label), row.prompts, row.measured_over_predicted] for row in rows],
         hovertemplate=(
             f"{label}, %{{customdata[0]}}<br>measured %{{y:.2f}} ×, predicted %{{x:.2f}} ×"
             "<br>%{customdata[1]} prompts<extra></extra>"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 
 from quasar_lab.evaluation.decode_speed import DecodeResult
-from quasar_lab.evaluation.speedup_table import MEAN, SpeedupRow
+from quasar_lab.evaluation.speedup_table import MEAN, MEAN_NAME, SpeedupRow
 from quasar_lab.figures.style import origin_line
 from quasar_lab.support.result import Json
 
@@ -41,7 +41,8 @@ def paper_table(results: Sequence[DecodeResult | Json]) -> Table:
     found = [DecodeResult.of(result) for result in results]
     categories = sorted({row.category for result in found for row in result.runs} - {MEAN})
     columns = [*categories, MEAN]
-    heads = "".join(f'<th scope="col" style="{CELL}">{escape(name)}</th>' for name in columns)
+    names = [*categories, MEAN_NAME]
+    heads = "".join(f'<th scope="col" style="{CELL}">{escape(name)}</th>' for name in names)
     corner = "".join(f'<th scope="col" style="{LEFT}">{words}</th>' for words in ("verifier", "drafter"))
     blocks = "".join(_block(result, columns) for result in found)
     return Table(

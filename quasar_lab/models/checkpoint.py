@@ -23,14 +23,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from quasar_lab.models.generation_defaults import FILE as GENERATION_FILE
+from quasar_lab.models.generation_defaults import SETTINGS as GENERATION_SETTINGS
+from quasar_lab.models.generation_defaults import GenerationDefaults, read_defaults
 from quasar_lab.models.model_config import PARTS, Key, ModelConfig, parse_config, require_schema
+from quasar_lab.models.shards import read_json, shards_of
 from quasar_lab.models.sources import model_folder
 from quasar_lab.models.tokenizer import FILES as TOKENIZER_FILES
 from quasar_lab.models.tokenizer import Tokenizer, load_tokenizer
 from quasar_lab.support import storage
 from quasar_lab.support.errors import CheckpointError
-from quasar_lab.support.json_schema import OBJECT, TEXT, fields, mapping_of, parse
-from quasar_lab.support.result import Json
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 """Types of weights that are read. Each is rounded to BF16 where the decoder computes with BF16."""
@@ -39,9 +41,6 @@ HEAD = "lm_head.weight"
 BLOCK = re.compile(r"model\.layers\.(\d+)\.(.+)")
 UNUSED = "self_attn.rotary_emb.inv_freq"
 """A tensor of a block in older files, which follows from config.json."""
-
-INDEX = fields({"weight_map": mapping_of(TEXT)})
-"""What model.safetensors.index.json must say: tensor name → file name."""
 
 
 class Checkpoint:
@@ -53,10 +52,11 @@ class Checkpoint:
     def __init__(self, folder: Path, name: str | None = None):
         self.folder = folder
         self.name = name or folder.name
-        self.config: ModelConfig = parse_config(
-            _read_json(folder / "config.json"), _read_json(folder / "generation_config.json", missing={})
-        )
-        self._shards = _index_shards(folder)
+        generation = read_json(folder / GENERATION_FILE, missing={})
+        self.config: ModelConfig = parse_config(read_json(folder / "config.json"), generation)
+        require_schema(GENERATION_SETTINGS, generation, str(folder / GENERATION_FILE))
+        self.generation_defaults: GenerationDefaults = read_defaults(generation)
+        self._shards = shards_of(folder)
         self._require_known_blocks()
 
     @cached_property
@@ -152,62 +152,6 @@ def open_checkpoint(model: str | Path = "embedded") -> Checkpoint:
     """
     folder, name = model_folder(str(model))
     return Checkpoint(folder, name)
-
-
-def _index_shards(folder: Path) -> dict[str, Path]:
-    """Tensor name → shard, as the index says where there is one. Opening a shard checks that its header and length
-    agree."""
-    files = sorted(folder.glob("*.safetensors"))
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        return _indexed_shards(index, files)
-    if not files:
-        pickles = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")]
-        kind = f"only pickle weights ({pickles[0].name})" if pickles else "no weights"
-        raise CheckpointError(f"{folder} holds {kind}; accepted: *.safetensors")
-    whole = folder / "model.safetensors"
-    return {name: path for path in ([whole] if whole in files else files) for name in _tensor_names(path)}
-
-
-def _indexed_shards(index: Path, files: list[Path]) -> dict[str, Path]:
-    """Tensor name → shard by the index file. Raises CheckpointError unless every shard is there and holds what the
-    index places there."""
-    folder = index.parent
-    listed = _read_json(index)
-    require_schema(INDEX, listed, str(index))
-    strays = sorted(set(listed["weight_map"].values()) - {path.name for path in files})
-    if strays:
-        raise CheckpointError(f"{folder} lacks the shard {strays[0]} that its index names")
-    shards = {name: folder / shard for name, shard in listed["weight_map"].items()}
-    held = {path: _tensor_names(path) for path in set(shards.values())}
-    lost = sorted(name for name, path in shards.items() if name not in held[path])
-    if lost:
-        raise CheckpointError(f"{shards[lost[0]]} lacks the tensor {lost[0]} that {index.name} places there")
-    return shards
-
-
-def _tensor_names(shard: Path) -> set[str]:
-    try:
-        with safe_open(shard, framework="pt") as file:
-            return set(file.keys())
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{shard} is truncated or corrupt: {error}") from error
-
-
-def _read_json(path: Path, missing: Json | None = None) -> Json:
-    """The JSON object in a file; `missing`, where it is given, stands for a file that is not there."""
-    if not path.exists() and missing is not None:
-        return missing
-    try:
-        content = parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing; accepted: a folder with config.json and *.safetensors") from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
-    require_schema(OBJECT, content, str(path))
-    return content
 
 
 def _word(dtype: torch.dtype) -> str:

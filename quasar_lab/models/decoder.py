@@ -27,6 +27,7 @@ from torch import Tensor
 
 from quasar_lab.models.checkpoint import Checkpoint, open_checkpoint
 from quasar_lab.models.executors import Executor, choose_executor
+from quasar_lab.models.generation_defaults import GenerationDefaults
 from quasar_lab.models.input_map import InputMap, ValueMap
 from quasar_lab.models.kv_cache import KVCache
 from quasar_lab.models.linear import Bf16Linear, Layer, Linear
@@ -60,15 +61,7 @@ class Decoder:
 
     def __post_init__(self) -> None:
         self._basis = ValueBasis(self.mappings, self.config, self.device)
-        self._network = Network(
-            ops=self.ops,
-            config=self.config,
-            embedding=self.embedding,
-            layers=self.layers,
-            norm=self.norm,
-            head=self.head,
-            rotary=RotaryTables(self.config, self.device),
-        )
+        self._network = _network(self)
         self._executor = choose_executor(self._network, self.device)
 
     def __repr__(self) -> str:
@@ -93,6 +86,11 @@ class Decoder:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         return self.config.eos_ids
+
+    @property
+    def generation_defaults(self) -> GenerationDefaults:
+        """The options that the model's own generation_config.json asks for."""
+        return self.checkpoint.generation_defaults
 
     @property
     def auditor(self) -> None:
@@ -184,6 +182,22 @@ class Decoder:
             taps(index, "lm_head", self._network.final_norm(x).float().cpu())
             return x
         return self._executor.block(x, index, self.new_cache(x.shape[0]), taps)
+
+
+def _network(decoder: Decoder) -> Network:
+    """The arithmetic over a decoder's weights, with the tables that belong to its configuration and tokenizer."""
+    tokenizer, device = decoder.checkpoint.tokenizer, decoder.device
+    absent = [] if tokenizer is None else tokenizer.ids_without_token(decoder.config.vocab)
+    return Network(
+        ops=decoder.ops,
+        config=decoder.config,
+        embedding=decoder.embedding,
+        layers=decoder.layers,
+        norm=decoder.norm,
+        head=decoder.head,
+        rotary=RotaryTables(decoder.config, device),
+        absent=torch.tensor(absent, device=device) if absent else None,
+    )
 
 
 def select_ops(backend: str, device: str) -> Backend:

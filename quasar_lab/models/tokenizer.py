@@ -7,22 +7,28 @@ characters. One that holds only part of a UTF-8 character is shown as its bytes,
 
 ## Choice
 
-`Tokenizer` is what the rest of the package sees. Behind it stands one `Codec` per library. Most tokenizers come from
-`transformers`. A family that `transformers` does not know (`families.Family.bare_sentencepiece`) is read from its
-`tokenizer.model` with `sentencepiece`, without running the code that comes with it.
+`Tokenizer` is what the rest of the package sees. Behind it stands one codec per library (`tokenizer_codecs`). No code
+that comes with a model is ever run, and nothing is asked: a tokenizer whose class is such code is read from its
+`tokenizer.json`.
+
+A text is what its tokens' bytes say, one after the other. So prompt and answer, put together, are what was written, and
+nothing is left out where they meet. (Libraries decode an answer as if it began a text, and then drop its first space.)
 
 ## What is lost
 
 Chat templates that want more than role and content, such as tools or images.
 """
 
-from collections.abc import Iterator, Sequence
+import codecs
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from quasar_lab.models.families import FAMILIES
+from quasar_lab.models.tokenizer_codecs import Codec, SentencePieceCodec, TransformersCodec
 from quasar_lab.support.errors import CheckpointError, InputError
 from quasar_lab.support.json_schema import BOOLEAN, TEXT, fields, list_of, optional, parse
 from quasar_lab.support.result import Json
@@ -55,28 +61,11 @@ SETTINGS = fields(
 )
 """What tokenizer_config.json may say, of what is read here."""
 
+OURS = ("messages", "add_generation_prompt")
+"""Names of a chat template whose values the lab gives."""
 
-class Codec(Protocol):
-    """What differs between tokenizer libraries."""
-
-    chat_template: str | None
-    """The model's chat template, None without one."""
-
-    def encode(self, text: str, special: bool) -> list[int]:
-        """Token ids; special: with the tokens that the model's own tokenizer adds."""
-        ...
-
-    def decode(self, ids: list[int]) -> str:
-        """Text without special tokens."""
-        ...
-
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes that one token stands for."""
-        ...
-
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's answer."""
-        ...
+GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""The class that reads a tokenizer.json as it is."""
 
 
 class Tokenizer:
@@ -99,10 +88,23 @@ class Tokenizer:
         """Text of `ids` without special tokens."""
         return self._codec.decode(list(ids))
 
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token adds to a text; a special token: its name."""
+        return self._codec.token_bytes(token)
+
+    def is_special(self, token: int) -> bool:
+        """Whether the token is no part of the text that people read, such as an end of sequence."""
+        return self._codec.is_special(token)
+
+    def ids_without_token(self, vocab: int) -> list[int]:
+        """The ids below `vocab` that stand for nothing: rows that a model has beyond its tokens."""
+        return sorted(set(range(vocab)) - self._codec.ids())
+
+    def chat(self, messages: Sequence[Mapping[str, str]], values: Mapping[str, Any] | None = None) -> list[int]:
         """Token ids of a conversation put through the model's chat template, ready for the assistant's answer.
 
-        Raises InputError when the model has no template, or the template refuses the messages or fails on them.
+        values: what else the template is given, such as {"enable_thinking": False}. Raises InputError when the model
+        has no template, or the template refuses the messages or fails on them.
         """
         if not self.has_chat_template:
             raise InputError("this model has no chat template; accepted: a raw prompt")
@@ -111,7 +113,11 @@ class Tokenizer:
                 raise InputError(
                     f'message {message!r} is not understood; accepted: {{"role": …, "content": …}} with texts'
                 )
-        return self._codec.chat(messages)
+        reserved = [name for name in OURS if name in (values or {})]
+        if reserved:
+            raise InputError(f"the template argument {reserved[0]} is not for you to give; accepted: other names")
+        plain = [dict(message) for message in messages]
+        return self._codec.chat({**(values or {}), "messages": plain, "add_generation_prompt": True})
 
     def _piece(self, token: int) -> str:
         """Text of one token; bytes that are no complete UTF-8 character as ⟨E2 9C⟩."""
@@ -137,129 +143,51 @@ def _show(part: str | bytes) -> str:
     return part if isinstance(part, str) else f"⟨{part.hex(' ').upper()}⟩"
 
 
-@lru_cache(maxsize=1)
-def _byte_of_letter() -> dict[str, int]:
-    """The 256 letters that byte-level BPE vocabularies write bytes with (GPT-2): printable ones stand for
-    themselves."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in printable)
-    letters.update({chr(256 + place): byte for place, byte in enumerate(others)})
-    return letters
-
-
-class _TransformersCodec:
-    """A tokenizer that `transformers` knows."""
-
-    def __init__(self, tokenizer: Any):
-        self._tokenizer = tokenizer
-        self.chat_template = tokenizer.chat_template
-        self._special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        self._byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
-
-    def encode(self, text: str, special: bool) -> list[int]:
-        _require_unicode(text)
-        return list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
-
-    def decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-    def token_bytes(self, token: int) -> bytes:
-        text = self._tokenizer.convert_ids_to_tokens(token)
-        if text is None:
-            return f"<{token}>".encode()
-        if token in self._special:
-            return text.encode()
-        if self._byte_level:
-            table = _byte_of_letter()
-            return b"".join(bytes([table[c]]) if c in table else c.encode() for c in text)
-        if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-            return bytes([int(text[3:5], 16)])
-        return text.replace("▁", " ").encode()
-
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        with _rendering():
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return self.encode(text, special=False)
-
-
-class _SentencePieceCodec:
-    """A bare `tokenizer.model` with the settings of its `tokenizer_config.json`."""
-
-    def __init__(self, folder: Path, settings: Json):
-        import sentencepiece
-
-        self._model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
-        self.chat_template = settings.get("chat_template")
-        self._add_bos = settings.get("add_bos_token", True)
-
-    def encode(self, text: str, special: bool) -> list[int]:
-        _require_unicode(text)
-        return self._model.encode(text, add_bos=special and self._add_bos)
-
-    def decode(self, ids: list[int]) -> str:
-        return self._model.decode([token for token in ids if not self._model.is_control(token)])
-
-    def token_bytes(self, token: int) -> bytes:
-        if token >= self._model.get_piece_size():
-            return f"<{token}>".encode()
-        piece = self._model.id_to_piece(token)
-        if self._model.is_byte(token):
-            return bytes([int(piece[3:5], 16)])
-        return piece.replace("▁", " ").encode()
-
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        with _rendering():
-            rendered = render_jinja_template(
-                [messages], chat_template=self.chat_template, add_generation_prompt=True, bos_token="", eos_token=""
-            )[0]
-        return self.encode(rendered[0], special=True)
-
-
-@contextmanager
-def _rendering() -> Iterator[None]:
-    """A chat template is a program that came with the model: whatever it raises becomes one InputError."""
-    from jinja2.exceptions import TemplateError
-
-    faults = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-    try:
-        yield
-    except (*faults, MemoryError, RecursionError) as error:
-        reason = str(error) or type(error).__name__
-        raise InputError(f"the model's chat template refuses these messages: {reason}") from error
-
-
-def _require_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"character {error.start + 1} of the text is half of a surrogate pair; accepted: Unicode text"
-        ) from error
-
-
 def _settings(folder: Path) -> Json:
     """tokenizer_config.json, or nothing. Raises ValueError on one that is not of the form."""
     path = folder / "tokenizer_config.json"
-    settings = parse(path.read_text(encoding="utf-8")) if path.exists() else {}
+    settings = parse(path.read_text(encoding="utf-8-sig")) if path.exists() else {}
     fault = SETTINGS(settings, path.name)
     if fault:
         raise ValueError(fault)
     return settings
 
 
-def _tokenizer_class(settings: Json) -> Any:
-    """The generic class where the folder names it. AutoTokenizer would choose it too, but needs a second for that."""
-    if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
-        from transformers import PreTrainedTokenizerFast
+def _codec_of_library(folder: Path, family: str, settings: Json) -> Codec:
+    """The tokenizer as `transformers` reads it, never by code of the model."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
-        return PreTrainedTokenizerFast
-    from transformers import AutoTokenizer
+    named = settings.get("tokenizer_class")
+    if named is None:
+        theirs = "auto_map" in settings or FAMILIES[family].bare_sentencepiece
+    else:
+        theirs = tokenizer_class_from_name(named) is None
+    if theirs and not (folder / "tokenizer.json").exists():
+        raise ValueError("its class is code of the model, which is never run; accepted: a folder with a tokenizer.json")
+    if theirs or named in GENERIC:  # AutoTokenizer would choose the generic class too, but needs a second for that
+        return TransformersCodec(PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True))
+    own = {"local_files_only": True, "trust_remote_code": False}
+    return TransformersCodec(AutoTokenizer.from_pretrained(str(folder), **own))
 
-    return AutoTokenizer
+
+@contextmanager
+def _without_marks(folder: Path) -> Iterator[Path]:
+    """The folder, or a copy of its files where one begins with a byte order mark, which the libraries refuse."""
+    files = [path for name in ("config.json", *FILES) if (path := folder / name).is_file()]
+    texts = [path for path in files if path.suffix != ".model"]
+    if not any(_begins_with_mark(path) for path in texts):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        for path in files:
+            (Path(copy) / path.name).write_bytes(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+        yield Path(copy)
+
+
+def _begins_with_mark(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
@@ -273,9 +201,18 @@ def load_tokenizer(folder: Path, family: str) -> Tokenizer | None:
     try:
         settings = _settings(folder)
         if FAMILIES[family].bare_sentencepiece and (folder / "tokenizer.model").exists():
-            return Tokenizer(_SentencePieceCodec(folder, settings))
-        library = _tokenizer_class(settings)
-        return Tokenizer(_TransformersCodec(library.from_pretrained(str(folder), local_files_only=True)))
-    except (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
+            return Tokenizer(SentencePieceCodec(folder, settings))
+        with _without_marks(folder) as readable:
+            return Tokenizer(_codec_of_library(readable, family, settings))
+    except Exception as error:
+        if not _is_of_the_files(error):
+            raise
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"the tokenizer in {folder} cannot be read: {first}") from error
+
+
+def _is_of_the_files(error: Exception) -> bool:
+    """Whether an exception says that files are not as the libraries want them. `tokenizers` raises plain `Exception`,
+    for a file of a newer format for instance."""
+    known = (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, ImportError)
+    return type(error) is Exception or isinstance(error, known)

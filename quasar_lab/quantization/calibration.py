@@ -131,7 +131,7 @@ def file_hash(path: Path | None) -> str:
 
 def _read(path: Path | None) -> str:
     try:
-        return (path or default_file()).read_text(encoding="utf-8")
+        return (path or default_file()).read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise CalibrationError(
             f"calibration file {path} is missing; accepted: a UTF-8 text, or JSON lines with text or messages"

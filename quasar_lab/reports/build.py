@@ -1,11 +1,9 @@
 """Runs notebooks one after another and writes the report folder. Each file is written completely or not at all."""
 
 import json
-import os
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,28 +13,32 @@ import nbformat
 from nbformat import NotebookNode
 from quasar_kernels import select
 
+from quasar_lab.figures.strip import whole_characters
 from quasar_lab.reports import page, parameters, resume
+from quasar_lab.reports.execution import execute
 from quasar_lab.reports.results import KeyNumber
 from quasar_lab.reports.summary import About, NotebookSummary, Summary
 from quasar_lab.support import storage
-from quasar_lab.support.errors import InputError, StorageError
+from quasar_lab.support.errors import InputError, QuasarError, StorageError
 from quasar_lab.support.machine import cpu_name, versions
 from quasar_lab.support.progress import announce
 
-KERNEL = "python3"
 SCRIPT = "plotly.min.js"
-STAGING = {
-    "PLOTLY_RENDERER": "plotly_mimetype",
-    "QUASAR_HEADLESS": "1",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-}
-"""Environment of the kernels: figures as their JSON, static figures in place of widgets, and no progress bars, since a
-page could only show them as widgets without life."""
 
-QUIET = ["--IPKernelApp.log_level=ERROR"]
-"""Arguments of the kernels. Without them each kernel warns that its sockets, which only this machine can reach, are not
-encrypted."""
+UNREADABLE = (
+    OSError,
+    ValueError,
+    AttributeError,
+    TypeError,
+    KeyError,
+    IndexError,
+    RecursionError,
+    nbformat.ValidationError,
+)
+"""What nbformat raises on a document that is no notebook: it reads parts of it before it checks it."""
+
+UNSHOWN = (AttributeError, IndexError, KeyError, TypeError, ValueError, QuasarError)
+"""What an output that is not of the form which its type promises makes of our page."""
 
 
 @dataclass
@@ -66,8 +68,8 @@ class Run:
 
     @property
     def file(self) -> str:
-        """Name of its page."""
-        return f"{self.name}.html"
+        """Name of its page. `index.html` is the report's own."""
+        return f"{self.name}{'-notebook' if self.name.lower() == 'index' else ''}.html"
 
     def take_over(self, earlier: NotebookSummary | None) -> None:
         """Fills in what an earlier run of the same fingerprint found; does nothing without one."""
@@ -161,8 +163,21 @@ def _run(run: Run, out: Path, timeout: int) -> None:
     run.notebook, run.error = execute(run.notebook, run.parameters, timeout)
     run.seconds = time.monotonic() - started
     run.ran = _now()
-    run.results = page.results(run.notebook)
-    storage.write_text(out / run.file, page.notebook_page(run.notebook, run.title, SCRIPT, run.error))
+    try:
+        run.results = page.results(run.notebook)
+        text = page.notebook_page(run.notebook, run.title, SCRIPT, run.error)
+    except UNSHOWN as error:
+        run.error = run.error or f"an output cannot be shown ({type(error).__name__}: {error})"
+        text = page.notebook_page(_without_outputs(run.notebook), run.title, SCRIPT, run.error)
+    storage.write_text(out / run.file, whole_characters(text))
+
+
+def _without_outputs(notebook: NotebookNode) -> NotebookNode:
+    bare = deepcopy(notebook)
+    for cell in bare.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    return bare
 
 
 def _write_summary(runs: Sequence[Run], out: Path) -> None:
@@ -176,9 +191,9 @@ def _plan(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Run]:
     sources: dict[str, NotebookNode] = {}
     for path in paths:
         try:
-            sources[path.stem] = nbformat.read(path, as_version=4)
-            # nbformat reads parts of a document before it checks it, so other documents raise any of these.
-        except (OSError, ValueError, AttributeError, TypeError, KeyError, nbformat.ValidationError) as error:
+            # Half a character in a file's name has no place in a page: U+FFFD stands for it.
+            sources[whole_characters(path.stem)] = nbformat.read(path, as_version=4)
+        except UNREADABLE as error:
             raise InputError(f"{path} cannot be read as a notebook; accepted: .ipynb files") from error
     own = {name: parameters.defaults(notebook, name) for name, notebook in sources.items()}
     chosen = parameters.fit(given, own)
@@ -190,55 +205,6 @@ def _plan(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Run]:
         fingerprint = resume.fingerprint(notebook, values)
         runs.append(Run(name, page.title_of(notebook, name), notebook, values, model, fingerprint))
     return runs
-
-
-def execute(notebook: NotebookNode, values: Mapping[str, Any], timeout: int) -> tuple[NotebookNode, str | None]:
-    """Runs a copy of `notebook` with papermill in a fresh kernel. Returns the copy, with outputs up to the failing
-    cell, and what failed, or None."""
-    import papermill
-    from nbclient.exceptions import CellTimeoutError, DeadKernelError
-    from papermill.exceptions import PapermillExecutionError
-
-    error = None
-    deadline = time.monotonic() + timeout
-    with tempfile.TemporaryDirectory(prefix="quasar-report-") as folder, _environment(STAGING):
-        source = Path(folder) / "source.ipynb"
-        done = Path(folder) / "done.ipynb"
-        nbformat.write(notebook, source)
-        try:
-            papermill.execute_notebook(
-                str(source),
-                str(done),
-                parameters=dict(values),
-                kernel_name=KERNEL,
-                language="python",  # some editors write a notebook without one
-                extra_arguments=QUIET,
-                # papermill's own limit is per cell; nbclient asks this before each one.
-                timeout_func=lambda cell: max(1.0, deadline - time.monotonic()),
-                progress_bar=False,
-            )
-        except PapermillExecutionError as failure:
-            error = f"{failure.ename}: {failure.evalue}".splitlines()[0]
-        except CellTimeoutError:
-            error = f"the notebook took longer than {timeout} s"
-        except DeadKernelError:
-            error = "the kernel died"
-        return nbformat.read(done if done.exists() else source, as_version=4), error
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables for the block; kernels that start in it inherit them."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _write_script(path: Path) -> None:

@@ -8,7 +8,9 @@ import html
 import re
 from functools import cache
 from importlib.resources import files
+from urllib.parse import quote
 
+from latex2mathml import exceptions
 from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
@@ -28,11 +30,20 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 SKIPPED_TAGS = {"papermill-error-cell-tag", "install"}
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
+UNKNOWN_FORMULA: tuple[type[Exception], ...] = (
+    IndexError,
+    *(kind for kind in vars(exceptions).values() if isinstance(kind, type)),
+)
+"""What latex2mathml raises on a formula that it does not understand: its errors have no common base."""
+
 
 @cache
 def _markdown() -> MarkdownIt:
     def formula(text: str, options: Json) -> str:
-        return convert(text, display="block" if options["display_mode"] else "inline")
+        try:
+            return convert(text, display="block" if options["display_mode"] else "inline")
+        except UNKNOWN_FORMULA:
+            return f"<code>{html.escape(text)}</code>"
 
     return MarkdownIt("commonmark", {"html": True}).enable("table").use(dollarmath_plugin, renderer=formula)
 
@@ -109,7 +120,7 @@ def index_page(summary: Summary) -> str:
         numbers = "".join(f"<li>{_number(number)}</li>" for number in notebook.results)
         state = "" if notebook.error is None else f'<p class="failed">stopped: {html.escape(notebook.error)}</p>'
         cards.append(
-            f'<section class="card"><h2><a href="{html.escape(notebook.page)}">{html.escape(notebook.title)}</a></h2>'
+            f'<section class="card"><h2><a href="{quote(notebook.page)}">{html.escape(notebook.title)}</a></h2>'
             f'{state}<ul class="numbers">{numbers}</ul>'
             f'<p class="small">ran in {notebook.seconds:.0f} s, {_when(notebook.ran)}</p></section>'
         )

@@ -54,12 +54,14 @@ from quasar_kernels.threads import single_torch_thread
 from torch import Tensor
 
 from quasar_lab.models.decoder import Decoder, Output
+from quasar_lab.models.generation_defaults import GenerationDefaults
 from quasar_lab.models.tokenizer import Tokenizer
 from quasar_lab.speculative.config import MAX_GAMMA
 from quasar_lab.speculative.drafters import Draft
 from quasar_lab.speculative.pass_times import Curves, between, interpolate
 from quasar_lab.speculative.verifier import Adopting, Verifier
 from quasar_lab.support.errors import InputError
+from quasar_lab.support.numbers import whole
 
 LONGEST = 48
 """The largest L that is chosen."""
@@ -139,6 +141,10 @@ class Audited:
         return self.exact.eos_ids
 
     @property
+    def generation_defaults(self) -> GenerationDefaults:
+        return self.exact.generation_defaults
+
+    @property
     def identity(self) -> dict[str, str]:
         return {**self.exact.identity, "recipe": self.name}
 
@@ -199,8 +205,8 @@ def audited(fast: Adopting, exact: Verifier, length: int | None = None, curves: 
         raise InputError(f"the auditor is {exact.name}; accepted: the BF16 model")
     if fast.name == exact.name or not hasattr(fast, "adopt"):
         raise InputError(f"{fast.name} cannot be audited by {exact.name}; accepted: a recipe, and the BF16 model")
-    if length is not None and not 1 <= length <= LARGEST_LENGTH:
-        raise InputError(f"the audit length is {length}; accepted: 1…{LARGEST_LENGTH}, or None to let it adapt")
+    if length is not None:
+        length = whole(length, "the audit length", f"1…{LARGEST_LENGTH}, or None to let it adapt", 1, LARGEST_LENGTH)
     if curves and not all(curves.get(name) for name in (fast.name, exact.name)):
         raise InputError(f"curves are of {', '.join(curves)}; accepted: of {fast.name} and {exact.name}")
     return Audited(fast, exact, length, curves or {})

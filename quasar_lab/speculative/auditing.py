@@ -110,7 +110,8 @@ class Audits:
         last = run.text.ids[first - 1]
         out = pair.exact.forward([last, *read], cache.exact, hidden=run.drafter.needs_hidden)
         watch.lap("verify")
-        verified = run.verify(out, auditor.draft())
+        position = len(run.prompt_ids) + first
+        verified = run.verify(out, auditor.draft(), position)
         watch.lap("sample")
         watch.settle(out.seconds)
 
@@ -127,7 +128,7 @@ class Audits:
             trigger=trigger,
             planned=planned,
             verified=verified,
-            position=len(run.prompt_ids) + first,
+            position=position,
             emitted=emitted,
             watch=watch,
         )
@@ -136,8 +137,7 @@ class Audits:
         """Where the run was cut short, what no audit has seen is no text, and a provisional end is none."""
         audited = run.recorder.trace.token_ids
         if len(run.text.ids) > len(audited):
-            run.text.take_back(0)
-            run.text.ids += audited
+            run.text.replace(audited)
 
     def summary(self, run: Run) -> AuditSummary:
         """What the summary of the run says of audits."""

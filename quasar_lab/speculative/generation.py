@@ -13,8 +13,12 @@ would give: bit for bit at temperature 0, in distribution above.
 
 ## Choice
 
+The prompt is read in chunks, so that a run can be cancelled between them. A token's bits do not depend on where they
+are cut.
+
 An end-of-sequence token or a stop string inside a kept block ends the text there (`written_text`). `max_new_tokens` and
-the context bound how much is drafted, so neither is ever exceeded.
+the context bound how much is drafted, so neither is ever exceeded. Options that the caller leaves out are the model's
+own, where its generation_config.json names them.
 
 A verifier with an auditor adds a second level (`auditing`). Rounds are then its fast verifier's, and their tokens wait
 for an audit by the exact one, which keeps a prefix and takes the rest back. Such a text has ended when an audit says
@@ -26,10 +30,11 @@ from typing import Any
 
 import torch
 
+from quasar_lab.models.decoder import Output
 from quasar_lab.speculative.auditing import audits_of
 from quasar_lab.speculative.clock import Stopwatch
 from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig, takes_options
-from quasar_lab.speculative.drafters import Draft, Drafter, make_drafter
+from quasar_lab.speculative.drafters import Draft, Drafter, checked, make_drafter
 from quasar_lab.speculative.drafters.registry import DEFAULT
 from quasar_lab.speculative.prompt import Prompt, encode_prompt
 from quasar_lab.speculative.run import Run
@@ -38,8 +43,12 @@ from quasar_lab.speculative.trace_recorder import TraceRecorder
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.speculative.written_text import WrittenText
 from quasar_lab.support.errors import InputError, NotInThisVersion
+from quasar_lab.support.progress import say_once
 
 __all__ = ["MAX_GAMMA", "Generation", "Prompt", "encode_prompt", "generate", "stream"]
+
+PREFILL_CHUNK = 256
+"""Tokens of a prompt that are read in one pass."""
 
 
 class Generation:
@@ -47,18 +56,21 @@ class Generation:
     within one round.
 
     Raises InputError at construction on any argument that is not accepted, before anything runs; while it runs,
-    CheckpointError when the model gives NaN or infinite logits. An interrupt leaves a trace that says "cancelled".
+    CheckpointError when the model gives NaN or infinite logits, and InputError on a draft that cannot be used. The
+    trace then holds what was written; one that was interrupted says "cancelled".
     """
 
     @takes_options
     def __init__(self, verifier: Verifier, prompt: Prompt, *, drafter: str | Drafter = DEFAULT, **options: Any):
-        config = GenerationConfig(**options)
+        defaults = verifier.generation_defaults
+        config = GenerationConfig(**{**defaults.options, **options})
         if config.stops and verifier.tokenizer is None:
             raise InputError("this model has no tokenizer, so stop strings cannot be found in its output")
         self.verifier = verifier
         self.config = config
         self.drafter = make_drafter(drafter)
-        self.prompt_ids = encode_prompt(verifier, prompt, config.raw)
+        self.prompt_ids = encode_prompt(verifier, prompt, config.raw, config.template_args)
+        say_once(defaults.sentence(options))
         # The last token of a text is never fed back, so a text may be one token longer than the context.
         self.limit = min(config.max_new_tokens, verifier.context - len(self.prompt_ids) + 1)
         text = WrittenText(verifier.tokenizer, verifier.eos_ids, self.limit, config.stops)
@@ -103,12 +115,24 @@ class Generation:
         run.cache = self.verifier.new_cache(len(self.prompt_ids) + self.limit)
         watch = Stopwatch()
         run.drafter.reset(self.prompt_ids)
-        out = self.verifier.forward(self.prompt_ids, run.cache, logits="last", hidden=run.drafter.needs_hidden)
-        verified = run.verify(out, Draft([]))
+        out = self._read_prompt()
+        if out is None:
+            return
+        verified = run.verify(out, Draft([]), run.position)
         run.hidden = None if out.hidden is None else out.hidden[-1:]
         emitted = run.emit(verified.acceptance.next_ids, run.hidden)
         recorder = run.recorder
         recorder.prefill(verified, emitted, watch)
+
+    def _read_prompt(self) -> Output | None:
+        """The pass over the prompt's last chunk; None where the run was cancelled before it."""
+        run, out = self._run, None
+        for start in range(0, len(self.prompt_ids), PREFILL_CHUNK):
+            if run.cancelled:
+                return None
+            chunk = self.prompt_ids[start : start + PREFILL_CHUNK]
+            out = self.verifier.forward(chunk, run.cache, logits="last", hidden=run.drafter.needs_hidden)
+        return out
 
     def _round(self) -> Round:
         """Drafts, verifies, keeps what is right, rolls the rest back, emits."""
@@ -123,7 +147,7 @@ class Generation:
         out = writer.forward([run.text.ids[-1], *draft.ids], cache, hidden=run.drafter.needs_hidden)
         watch.lap("verify")
 
-        verified = run.verify(out, draft)
+        verified = run.verify(out, draft, run.position)
         kept = verified.acceptance.accepted
         watch.lap("sample")
         watch.settle(out.seconds)
@@ -146,9 +170,12 @@ class Generation:
         """
         run = self._run
         budget = min(self.config.gamma, run.text.room - 1)
-        draft = run.drafter.propose(budget, run.hidden) if budget > 0 else Draft([])
+        if budget < 1:
+            return Draft([])
+        draft = run.drafter.propose(budget, run.hidden)
         if draft.parents is not None:
             raise NotInThisVersion("tree drafts")
+        draft = checked(draft, budget, self.verifier.vocab, run.drafter.name)
         for place, token in enumerate(draft.ids):
             if token in self.verifier.eos_ids and place + 1 < len(draft.ids):
                 probs = None if draft.probs is None else draft.probs[: place + 1]

@@ -39,9 +39,13 @@ class Run:
         """Index in prompt + text of the next token."""
         return len(self.prompt_ids) + len(self.text.ids)
 
-    def verify(self, out: Output, draft: Draft) -> Verification:
-        """What a pass over `draft` says, and which drafts are kept."""
-        return verify(out, draft, self.sampling, self.generator, self.verifier)
+    def verify(self, out: Output, draft: Draft, position: int) -> Verification:
+        """What a pass over `draft` says, and which drafts are kept; position: of the token that its first row is
+        about."""
+        text: list[int] = []
+        if self.sampling.repetition_penalty != 1:  # nothing else asks for it
+            text = [*self.prompt_ids, *self.text.ids[: position - len(self.prompt_ids)]]
+        return verify(out, draft, self.sampling, self.generator, self.verifier, text)
 
     def emit(self, ids: list[int], hidden: Tensor | None) -> list[int]:
         """Appends tokens up to the end of the text, if it lies among them; returns those appended.

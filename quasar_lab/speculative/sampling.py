@@ -3,8 +3,12 @@
 ## Idea
 
 The *target* distribution p is what plain decoding would draw the next token from: the softmax of the logits after
-temperature, top-k and top-p. Plain and speculative decoding call the same function for it, which is one reason why they
-agree. The rule that keeps drafts without changing p is in `rejection`.
+temperature, top-k, top-p and min-p. Plain and speculative decoding call the same function for it, which is one reason
+why they agree. The rule that keeps drafts without changing p is in `rejection`.
+
+A repetition penalty changes the logits themselves, also at temperature 0 (`penalised`). It depends on what is written
+before a row, and behind drafts that includes the drafts. So row i of a pass is penalised as if its i drafts were text,
+which they are wherever that row counts.
 
 ## Choice
 
@@ -12,17 +16,41 @@ A token is drawn by inverting the cumulative sum of p at one uniform number. The
 uses is therefore known, and a run on a device can make the same draws as a run on the CPU.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Generator, Tensor
 
 from quasar_lab.speculative.config import Sampling
 
-__all__ = ["Sampling", "draw", "inverse", "target", "uniform"]
+__all__ = ["Sampling", "draw", "inverse", "penalised", "target", "uniform"]
+
+
+def penalised(logits: Tensor, penalty: float, text: Sequence[int], drafts: Sequence[int]) -> Tensor:
+    """logits f32 [M, V] of a pass whose row i follows `text` and the first i of `drafts` → a copy where every token
+    that is there already is made less likely: a logit above 0 is divided by the penalty, one below 0 multiplied.
+
+    Source: CTRL (arXiv 1909.05858), as `transformers` computes it: each token once, however often it is there.
+    """
+    found = logits.clone()
+    written = set(text)
+    if written:
+        columns = torch.tensor(sorted(written), device=logits.device)
+        found[:, columns] = _less_likely(logits[:, columns], penalty)
+    for place, token in enumerate(drafts[: logits.shape[0] - 1]):
+        if token not in written:
+            written.add(token)
+            found[place + 1 :, token] = _less_likely(logits[place + 1 :, token], penalty)
+    return found
+
+
+def _less_likely(logits: Tensor, penalty: float) -> Tensor:
+    return torch.where(logits < 0, logits * penalty, logits / penalty)
 
 
 def target(logits: Tensor, sampling: Sampling) -> Tensor:
-    """logits f32 [M, V] → probabilities f32 [M, V] after temperature, top-k (ties with the k-th stay) and top-p (the
-    smallest set reaching p).
+    """logits f32 [M, V] → probabilities f32 [M, V] after temperature, top-k (ties with the k-th stay), top-p (the
+    smallest set reaching p) and min-p (what is at least so likely as that share of the likeliest).
 
     At temperature 0, where nothing is drawn, it is the plain softmax, for display.
     """
@@ -33,7 +61,15 @@ def target(logits: Tensor, sampling: Sampling) -> Tensor:
         kth = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)
     probs = torch.softmax(logits, dim=-1)
-    return _nucleus(probs, sampling.top_p) if sampling.top_p < 1 else probs
+    if sampling.top_p < 1:
+        probs = _nucleus(probs, sampling.top_p)
+    return _at_least(probs, sampling.min_p) if sampling.min_p > 0 else probs
+
+
+def _at_least(probs: Tensor, min_p: float) -> Tensor:
+    """The tokens that have at least the share `min_p` of the likeliest one's probability, renormalised; f32 [M, V]."""
+    kept = probs.masked_fill(probs < min_p * probs.max(dim=-1, keepdim=True).values, 0.0)
+    return kept / kept.sum(dim=-1, keepdim=True)
 
 
 def _nucleus(probs: Tensor, top_p: float) -> Tensor:

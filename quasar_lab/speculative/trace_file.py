@@ -22,7 +22,7 @@ def write(path: str | Path, records: Iterable[Json]) -> None:
 def read(path: str | Path) -> Json:
     """The fields of the `Trace` in a file. Raises TraceError, naming the line."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} cannot be read as a trace: {storage.why_unreadable(error)}") from error
     lines = numbered_lines(text)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from quasar_lab.speculative.clock import Stopwatch
-from quasar_lab.speculative.config import GenerationConfig
+from quasar_lab.speculative.config import GenerationConfig, Sampling
 from quasar_lab.speculative.drafters import Draft
 from quasar_lab.speculative.token_states import TokenState
 from quasar_lab.speculative.trace import (
@@ -203,6 +203,13 @@ class TraceRecorder:
         return [[[token, piece(token), p] for token, p in row] for row in verified.likeliest]
 
 
+def _sampling(sampling: Sampling) -> Json:
+    """How tokens are drawn. The two options that came later are named only where they do something, so that a version
+    without them reads every other trace."""
+    later = {"min_p": sampling.min_p > 0, "repetition_penalty": sampling.repetition_penalty != 1}
+    return {name: value for name, value in asdict(sampling).items() if later.get(name, True)}
+
+
 def _header(verifier: Verifier, drafter: str, config: GenerationConfig, prompt_ids: list[int]) -> Json:
     tokenizer = verifier.tokenizer
     return {
@@ -213,7 +220,7 @@ def _header(verifier: Verifier, drafter: str, config: GenerationConfig, prompt_i
         **({} if verifier.auditor is None else {"auditor": verifier.auditor.name}),
         "drafter": drafter,
         "gamma": config.gamma,
-        "sampling": asdict(config.sampling),
+        "sampling": _sampling(config.sampling),
         "versions": versions(),
         "prompt_ids": prompt_ids,
         "prompt_pieces": [*map(pieces_of(tokenizer), prompt_ids)],

@@ -42,6 +42,8 @@ HEADER = all_of(
                     "top_k": COUNT,
                     "top_p": number(0, 1),
                     "seed": integer(-(2**63), 2**64 - 1),
+                    "min_p?": number(0, 1),
+                    "repetition_penalty?": number(0.01, 100),
                 },
                 closed=True,
             ),

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from quasar_lab.models.decoder import Output
+from quasar_lab.models.generation_defaults import GenerationDefaults
 from quasar_lab.models.tokenizer import Tokenizer
 
 
@@ -40,6 +41,10 @@ class Verifier(Protocol):
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """Tokens that end a text."""
+
+    @property
+    def generation_defaults(self) -> GenerationDefaults:
+        """Options of a run that hold where the caller says nothing."""
 
     @property
     def weight_bytes(self) -> int:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import TextIO, TypeVar
 
 T = TypeVar("T")
@@ -38,6 +39,13 @@ def announce(text: str) -> None:
     stream = _stream()
     if stream is sys.stderr or os.environ.get("QUASAR_HEADLESS") != "1":
         print(text, file=stream, flush=True)
+
+
+@cache
+def say_once(text: str | None) -> None:
+    """One line about a model or a setting, the first time only; None says nothing."""
+    if text is not None:
+        announce(text)
 
 
 def _stream() -> TextIO:

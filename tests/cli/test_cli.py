@@ -298,6 +298,12 @@ def test_a_hostile_token_cannot_steer_the_terminal(capsys, tmp_path):
         def piece(self, token):
             return f"\x1b[2J\r\n{token}"
 
+        def token_bytes(self, token):
+            return self.piece(token).encode()
+
+        def is_special(self, token):
+            return False
+
         def decode(self, ids):
             return "\x1b[2J"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from timed_answers import CURVES, timed
 
-from quasar_lab.evaluation.speedup_table import speedup_rows
+from quasar_lab.evaluation.speedup_table import RATES, geometric_mean, speedup_rows
 from quasar_lab.evaluation.timed_answer import Arm
 
 PLAIN = Arm("bf16", "none")
@@ -49,11 +49,34 @@ def test_the_interval_comes_from_the_questions():
     assert row.speedup_low == pytest.approx(row.speedup_high)
 
 
-def test_mean_is_over_categories():
+def mean_of_two_categories():
     answers = [timed(category=c, question=c) for c in "ab"]
-    answers += [timed("w8a8", category=c, question=c, step=s) for c, s in (("a", 0.0045), ("b", 0.010))]
+    answers += [
+        timed("w8a8", "ngram", category="a", question="a", rounds=10, step=0.0045, other=0.001),
+        timed("w8a8", "ngram", category="b", question="b", rounds=24, step=0.010, other=0.003),
+    ]
     rows = rows_of(answers)
-    assert rows["w8a8", "none", "mean"].speedup == pytest.approx((2 + 1) / 2)
+    return [rows["w8a8", "ngram", category] for category in ("a", "b", "mean")]
+
+
+@pytest.mark.parametrize("column", RATES)
+def test_every_rate_of_the_mean_is_the_geometric_mean_over_categories(column):
+    a, b, mean = (getattr(row, column) for row in mean_of_two_categories())
+    assert mean == pytest.approx((a * b) ** 0.5)
+
+
+def test_the_mean_has_one_acceptance_and_factors_that_multiply():
+    *_, mean = mean_of_two_categories()
+    assert mean.tau == pytest.approx(mean.acceptance_factor)
+    assert mean.step_factor * mean.acceptance_factor * mean.other_factor == pytest.approx(mean.speedup)
+    assert mean.speedup_low == pytest.approx(mean.speedup)  # one question in each category has no spread
+    assert (mean.label, mean.category) == ("geometric mean", "mean")
+
+
+def test_a_mean_of_what_is_partly_unknown_is_unknown():
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4)
+    assert geometric_mean([2.0, None]) is None
+    assert geometric_mean([]) is None
 
 
 def test_edges_nothing_drafted_nothing_said_nothing_paired():

@@ -79,7 +79,7 @@ def test_speedup_shows_every_arm_but_the_baseline_with_its_interval_and_predicti
     figure = figures.speedup(table)
     measured, predicted = figure.data[::2], figure.data[1::2]
     assert [trace.name for trace in measured] == ["bf16 + ngram", "w8a8", "w8a8 + ngram"]
-    assert list(measured[2].x) == ["maths", "mean"]
+    assert list(measured[2].x) == ["maths", "geometric mean"]
     assert list(measured[2].y) == [1.5, 1.5]
     assert list(measured[2].error_y.array) == pytest.approx([0.2, 0.2])
     assert list(measured[2].error_y.arrayminus) == pytest.approx([0.1, 0.1])
@@ -91,7 +91,7 @@ def test_speedup_factors_add_up_on_their_axis(table):
     figure = figures.speedup_factors(table, "w8a8", "ngram")
     assert sum(bar.x[0] for bar in figure.data) == pytest.approx(math.log2(1.5))
     assert [bar.text[0] for bar in figure.data] == ["1.50", "1.25", "0.80"]
-    assert "mean 1.50 ×" in subtitle_of(figure)
+    assert "geometric mean 1.50 ×" in subtitle_of(figure)
 
 
 def test_predicted_against_measured_has_a_point_per_arm_and_category_beside_the_diagonal(table):
@@ -102,7 +102,7 @@ def test_predicted_against_measured_has_a_point_per_arm_and_category_beside_the_
     assert list(points.x) == pytest.approx([1.55, 1.55])
     assert list(points.y) == [1.5, 1.5]
     assert list(points.marker.symbol) == ["circle", "diamond"]
-    assert [row[0] for row in points.customdata] == ["maths", "mean"]
+    assert [row[0] for row in points.customdata] == ["maths", "geometric mean"]
     assert "furthest from the diagonal: bf16 + ngram, maths, -4%" in subtitle_of(figure)
     unpredicted = replace(table, runs=[replace(row, predicted_speedup=None) for row in table.runs])
     with pytest.raises(InputError, match="nothing is predicted"):

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import sentencepiece
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import write_byte_tokenizer
 
 from quasar_lab.evaluation.fidelity import read_tokens
 from quasar_lab.models.tokenizer import Tokenizer, load_tokenizer
@@ -170,3 +171,147 @@ def test_none_and_broken(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_tokenizer(tmp_path, "llama")
+
+
+# --- code that comes with a model -------------------------------------------------------------------------------------
+
+
+def refuse_to_answer(*asked):
+    raise AssertionError(f"a question was asked: {asked}")
+
+
+CODE_OF_THE_MODEL = {
+    "an unknown class": {"tokenizer_class": "Own"},
+    "an unknown class, named twice": {"tokenizer_class": "OwnFast"},
+    "a known class": {"tokenizer_class": "LlamaTokenizer"},
+    "no class": {},
+    "the generic class": {"tokenizer_class": "PreTrainedTokenizerFast"},
+}
+
+
+@pytest.mark.parametrize("files", ["tokenizer.json", "vocab.json"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "PanguEmbedded"])
+@pytest.mark.parametrize("case", CODE_OF_THE_MODEL)
+def test_no_code_of_a_model_runs_and_nothing_is_asked(tmp_path, monkeypatch, case, family, files):
+    write_byte_tokenizer(tmp_path)
+    told = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    told.pop("tokenizer_class")
+    auto_map = {"AutoTokenizer": ["x.Own", "x.Own"], "AutoConfig": "x.Own"}
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({**told, **CODE_OF_THE_MODEL[case], "auto_map": auto_map})
+    )
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, "auto_map": auto_map}))
+    (tmp_path / "x.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Own: pass\n")
+    if files == "vocab.json":
+        (tmp_path / "tokenizer.json").unlink()
+        (tmp_path / "vocab.json").write_text("{}")
+    monkeypatch.setattr("builtins.input", refuse_to_answer)
+    monkeypatch.setattr("signal.alarm", refuse_to_answer, raising=False)  # how a question that waits is made
+    if files == "tokenizer.json":
+        assert load_tokenizer(tmp_path, family).encode("hi", special=False)
+    elif case == "a known class":
+        load_tokenizer(tmp_path, family)
+    else:
+        with pytest.raises(CheckpointError, match="cannot be read") as caught:
+            load_tokenizer(tmp_path, family)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizer_file_of_a_newer_format_is_one_line(tmp_path):
+    write_byte_tokenizer(tmp_path)
+    told = json.loads((tmp_path / "tokenizer.json").read_text())
+    for change in ({"model": {"type": "Telepathy"}}, {"version": "9.0"}, {"decoder": {"type": "Own"}}, {"model": 3}):
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**told, **change}))
+        with pytest.raises(CheckpointError, match=r"the tokenizer in .* cannot be read: .+") as caught:
+            load_tokenizer(tmp_path, "llama")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_fault_of_ours_is_not_called_the_files(tmp_path, monkeypatch):
+    write_byte_tokenizer(tmp_path)
+
+    def broken(*arguments):
+        raise AssertionError("ours")
+
+    monkeypatch.setattr("quasar_lab.models.tokenizer._codec_of_library", broken)
+    with pytest.raises(AssertionError, match="ours"):
+        load_tokenizer(tmp_path, "llama")
+
+
+def test_a_bare_sentencepiece_model_is_read(pangu, tmp_path):
+    """llama with a `tokenizer.model` and nothing else."""
+    (tmp_path / "tokenizer.model").write_bytes(pangu._codec._model.serialized_model_proto())
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    tokenizer = load_tokenizer(tmp_path, "llama")
+    assert tokenizer.decode(tokenizer.encode("the cat sat")) == "the cat sat"
+    assert not tokenizer.has_chat_template
+
+
+# --- texts and conversations ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bytewise(tmp_path):
+    """A tokenizer of bytes that puts <s> before every text."""
+    from tokenizers import Tokenizer as Fast
+    from tokenizers import processors
+
+    write_byte_tokenizer(tmp_path)
+    fast = Fast.from_file(str(tmp_path / "tokenizer.json"))
+    fast.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
+    fast.save(str(tmp_path / "tokenizer.json"))
+    return load_tokenizer(tmp_path, "llama")
+
+
+def test_a_text_that_begins_with_the_bos_has_one(bytewise):
+    assert bytewise.encode("hi") == bytewise.encode("<s>hi") == [256, *b"hi"]
+    assert bytewise.encode("<s><s>hi") == [256, 256, *b"hi"]  # the second one was meant
+    assert bytewise.encode("<s>hi", special=False) == [256, *b"hi"]
+    assert bytewise.encode("") == [256]
+
+
+def test_special_tokens_are_bytes_by_name_and_no_text(bytewise):
+    assert bytewise.token_bytes(257) == b"<|im_start|>"
+    assert [bytewise.is_special(token) for token in (65, 256, 257, 258)] == [False, True, True, True]
+    assert bytewise.ids_without_token(262) == [259, 260, 261]
+
+
+def test_a_template_is_given_arguments(tmp_path):
+    write_byte_tokenizer(tmp_path, "{{ messages[0].content }}{{ '!' if enable_thinking is true }}{{ mood }}")
+    tokenizer = load_tokenizer(tmp_path, "llama")
+    messages = [{"role": "user", "content": "hi"}]
+    assert tokenizer.chat(messages) == list(b"hi")
+    assert tokenizer.chat(messages, {"enable_thinking": True, "mood": "x"}) == list(b"hi!x")
+    assert messages == [{"role": "user", "content": "hi"}]
+    for name in ("messages", "add_generation_prompt"):
+        with pytest.raises(InputError, match=f"{name}.*accepted: other names"):
+            tokenizer.chat(messages, {name: []})
+
+
+def test_a_conversation_is_what_transformers_makes_of_it(tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    write_byte_tokenizer(tmp_path, "{{ bos_token }}{% for m in messages %}{{ m | tojson }}{{ eos_token }}{% endfor %}")
+    messages = [{"role": "user", "content": "é <b>"}, {"role": "assistant", "content": "yes"}]
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    wanted = theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    assert load_tokenizer(tmp_path, "llama").chat(messages) == wanted
+
+
+WORDS_OF_A_TEXT = st.lists(st.sampled_from(["the", "cat", "mat", "é", "✓", "  ", "\n", "ran."]), min_size=2, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(WORDS_OF_A_TEXT, st.data())
+def test_prompt_and_answer_together_are_what_was_written(pangu, words, data):
+    """Wherever a text is cut: the prompt as text, then the answer's bytes, which begin with their own space."""
+    ids = pangu.encode(" ".join(["the", *words]), special=False)
+    cut = data.draw(st.integers(1, len(ids)))
+    try:
+        prompt = b"".join(map(pangu.token_bytes, ids[:cut])).decode()
+    except UnicodeDecodeError:
+        return  # a cut inside a character
+    answer = b"".join(map(pangu.token_bytes, ids[cut:])).decode()
+    assert pangu.decode(ids[:cut]) == prompt.removeprefix(" ")
+    assert (prompt + answer).removeprefix(" ") == pangu.decode(ids)

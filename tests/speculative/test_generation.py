@@ -3,15 +3,18 @@
 import json
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from tiny_models import write_checkpoint
 from toys import VOCAB, FixedDrafter, ToyVerifier
 
 import quasar_lab as ql
 from quasar_lab.quantization import saved_model
+from quasar_lab.speculative.drafters import Draft
 from quasar_lab.support.errors import InputError, NotInThisVersion
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -158,6 +161,101 @@ def test_cancel_ends_within_a_round(tiny):
             run.cancel()
     assert len(run.trace.rounds) == 4
     assert run.trace.summary()["finish_reason"] == "cancelled"
+
+
+@pytest.mark.parametrize("length", [300, 700])
+def test_cancel_ends_a_prefill_within_a_chunk(length):
+    verifier = Counting(context=1000)
+    run = ql.stream(verifier, [5] * length, max_new_tokens=5)
+    verifier.after = run.cancel
+    assert list(run) == []
+    assert verifier.read == [256]
+    assert run.trace.summary()["finish_reason"] == "cancelled"
+    assert (run.trace.token_ids, run.trace.summary()["tokens_per_second"]) == ([], None)
+
+
+class Counting(ToyVerifier):
+    """Notes the width of every pass, and then calls `after`."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.read = []
+        self.after = lambda: None
+
+    def forward(self, ids, cache, **options):
+        self.read.append(len(ids))
+        out = super().forward(ids, cache, **options)
+        self.after()
+        return out
+
+
+@pytest.mark.parametrize("length", [255, 256, 257, 700])
+def test_a_long_prompt_gives_the_same_text_in_chunks(tmp_path, length):
+    write_checkpoint(tmp_path, "llama", max_position_embeddings=1024)
+    model = ql.load(tmp_path)
+    prompt = [(7 * place) % 90 for place in range(length)]
+    whole = model.forward(prompt, model.new_cache(), logits="last").logits
+    trace = ql.generate(model, prompt, max_new_tokens=3)
+    assert trace.token_ids[0] == int(whole.argmax())
+    assert trace.prefill.top[0][0][0] == trace.token_ids[0]
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        ([1] * 5, "drafter fixed proposed 5 tokens; accepted: at most 4"),
+        ([1, 96], "drafter fixed proposed the ids .*; accepted: 0…95"),
+        ([1, -1], "accepted: 0…95"),
+        ([1, 2.5], "a draft of fixed: number 2 is 2.5"),
+        (Draft([1, 2], probs=torch.ones(2, 5)), "gave probabilities of shape"),
+        (Draft([1, 2], probs=torch.ones(1, 96)), "gave probabilities of shape"),
+    ],
+    ids=str,
+)
+def test_a_draft_that_cannot_be_used_is_named_and_nothing_is_lost(tiny, draft, message):
+    drafter = FixedDrafter(lambda ids, budget: draft if len(ids) > len(PROMPT) + 3 else [])
+    run = ql.stream(tiny, PROMPT, drafter=drafter, max_new_tokens=30)
+    with pytest.raises(InputError, match=message):
+        list(run)
+    plain = ql.generate(tiny, PROMPT, drafter="none", max_new_tokens=30).token_ids
+    assert run.trace.token_ids == plain[:4]
+    assert run.trace.summary()["finish_reason"] == "cancelled"
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, tuple, lambda ids: [np.int32(n) for n in ids]], ids=str)
+def test_ids_of_any_library_are_a_prompt(tiny, kind):
+    wanted = ql.generate(tiny, PROMPT, max_new_tokens=6)
+    found = ql.generate(tiny, kind(PROMPT), max_new_tokens=np.int64(6), gamma=torch.tensor(4))
+    assert found.token_ids == wanted.token_ids
+    assert found.prompt_ids == PROMPT
+    assert json.dumps(found.header)
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, 5, 2.5, [1.5], [None], torch.ones(2, 2), ["a", "b"], [{"role": "user"}, 3], object()], ids=str
+)
+def test_what_is_no_prompt_is_refused(tiny, prompt):
+    with pytest.raises(InputError, match="accepted"):
+        ql.generate(tiny, prompt)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({name: value} for name in ("gamma", "max_new_tokens", "top_k", "seed") for value in (2.5, None, "2", [2])),
+        *({name: value} for name in ("temperature", "top_p", "min_p") for value in (None, "0.5", [0.5], float("nan"))),
+        *({"repetition_penalty": value} for value in (None, "1", 0, -1, float("nan"), float("inf"))),
+        *({"stop": value} for value in (5, [5], [None], {"a": 1}.keys())),
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"template_args": ["a=b"]},
+    ],
+    ids=str,
+)
+def test_options_of_another_kind_are_refused_before_anything_runs(tiny, options, monkeypatch):
+    monkeypatch.setattr(type(tiny), "forward", None)
+    with pytest.raises(InputError, match="accepted"):
+        ql.generate(tiny, PROMPT, **options)
 
 
 def test_a_prompt_of_one_token_and_one_that_fills_the_context(tiny):

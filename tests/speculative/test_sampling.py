@@ -25,6 +25,9 @@ SETTINGS = [
     {"temperature": 1.0, "top_k": 4},
     {"temperature": 1.0, "top_p": 0.7},
     {"temperature": 1.7, "top_k": 6, "top_p": 0.8},
+    {"temperature": 1.0, "min_p": 0.2},
+    {"temperature": 1.3, "repetition_penalty": 2.5},
+    {"temperature": 1.3, "min_p": 0.05, "top_p": 0.9, "repetition_penalty": 0.6},
 ]
 
 

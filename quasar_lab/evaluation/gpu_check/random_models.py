@@ -22,6 +22,7 @@ from quasar_kernels.reference import rotate
 from torch import Tensor
 
 from quasar_lab.models.decoder import Decoder
+from quasar_lab.models.generation_defaults import GenerationDefaults
 from quasar_lab.models.linear import Bf16Linear, Int8Linear, Layer
 from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.quantization.gptq import quantize_weight
@@ -73,7 +74,9 @@ def _random_bf16(bench: Bench, config: ModelConfig) -> Decoder:
         return Layer(**norms, q_norm=gain(config.head_dim), k_norm=gain(config.head_dim), **linears)
 
     name = "random weights in the shapes of Qwen3-8B"
-    checkpoint: Any = SimpleNamespace(name=name, checksum="random", tokenizer=None, config=config)
+    checkpoint: Any = SimpleNamespace(
+        name=name, checksum="random", tokenizer=None, config=config, generation_defaults=GenerationDefaults()
+    )
     return Decoder(
         name="bf16",
         config=config,

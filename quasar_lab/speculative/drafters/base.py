@@ -18,9 +18,11 @@ has to be changed: error messages, `--help` and the notebooks read the registry.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from quasar_lab.support.errors import InputError
+from quasar_lab.support.numbers import whole_numbers
 from quasar_lab.support.result import Json
 
 if TYPE_CHECKING:
@@ -35,6 +37,20 @@ class Draft:
     parents: list[int] | None = None  # of a tree: the draft that each continues (−1: the last token); None: a chain
     probs: "Tensor | None" = None  # f32 [len(ids), vocab]: what each was sampled from; None: chosen without a draw
     source: Json | None = None  # where it came from, for display (trace key `source`)
+
+
+def checked(draft: Draft, budget: int, vocab: int, drafter: str) -> Draft:
+    """The draft, its ids as Python numbers. Raises InputError, naming the drafter, on one that cannot be used: more
+    tokens than the `budget`, ids outside the vocabulary, or probabilities of another shape."""
+    ids = whole_numbers(draft.ids, f"a draft of {drafter}")
+    if len(ids) > budget:
+        raise InputError(f"drafter {drafter} proposed {len(ids)} tokens; accepted: at most {budget} here")
+    if ids and not 0 <= min(ids) <= max(ids) < vocab:
+        raise InputError(f"drafter {drafter} proposed the ids {ids}; accepted: 0…{vocab - 1}")
+    if draft.probs is not None and tuple(draft.probs.shape) != (len(ids), vocab):
+        shape = tuple(draft.probs.shape)
+        raise InputError(f"drafter {drafter} gave probabilities of shape {shape}; accepted: {(len(ids), vocab)}")
+    return replace(draft, ids=ids)
 
 
 class Drafter(Protocol):

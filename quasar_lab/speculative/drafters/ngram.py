@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Self
 from quasar_lab.speculative.drafters.base import Draft
 from quasar_lab.speculative.drafters.registry import register
 from quasar_lab.support.errors import InputError
+from quasar_lab.support.numbers import whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,10 +48,8 @@ class NgramDrafter:
     needs_hidden = False
 
     def __init__(self, longest: int = LONGEST):
-        if not 1 <= longest <= LONGEST_ACCEPTED:
-            raise InputError(f"n-gram length {longest} is not usable; accepted: 1…{LONGEST_ACCEPTED}")
-        self.longest = longest
-        self.name = type(self).name if longest == LONGEST else f"{type(self).name}:{longest}"
+        self.longest = whole(longest, "the n-gram length", f"1…{LONGEST_ACCEPTED}", 1, LONGEST_ACCEPTED)
+        self.name = type(self).name if self.longest == LONGEST else f"{type(self).name}:{self.longest}"
         self.reset([])
 
     @classmethod
