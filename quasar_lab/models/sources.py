@@ -64,11 +64,9 @@ def _download(model: str) -> Path:
     except foreign as error:
         reason = _reason(model, error)
         try:
-            folder = _snapshot(model, local_files_only=True)
+            folder = _snapshot(model, local=True)
         except foreign:
-            raise CheckpointError(
-                f"{reason}; accepted: owner/name in the hub or its local cache, or a folder"
-            ) from error
+            raise CheckpointError(f"{reason}; {ACCEPTED}") from error
     announce(f"{reason}; the copy in the local hub cache is used")
     return folder
 
@@ -81,15 +79,15 @@ def _foreign_errors() -> tuple[type[Exception], ...]:
     return HTTPError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError
 
 
-def _snapshot(model: str, **options: bool) -> Path:
+def _snapshot(model: str, local: bool = False) -> Path:
     """The snapshot with everything that is wanted, of one commit. Weights come last: the config says first whether the
     model can be computed."""
     from huggingface_hub import snapshot_download
 
-    folder = Path(snapshot_download(model, allow_patterns=list(SETTINGS), **options))
+    folder = Path(snapshot_download(model, allow_patterns=list(SETTINGS), local_files_only=local))
     parse_config(read_json(folder / "config.json"))
     wanted = set((weight_map(folder) or {WHOLE: WHOLE}).values())
-    fetch = partial(snapshot_download, model, revision=folder.name, **options)
+    fetch = partial(snapshot_download, model, revision=folder.name, local_files_only=local)
     fetch(allow_patterns=[glob.escape(name) for name in wanted])
     if wanted == {WHOLE} and not (folder / WHOLE).exists():  # weights under names of their own
         fetch(allow_patterns=["*.safetensors"], ignore_patterns=["*/*"])

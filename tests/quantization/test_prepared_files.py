@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny_models import write_chat_model
 
 import quasar_lab as ql
 from quasar_lab.quantization import saved_model
@@ -9,6 +10,14 @@ from quasar_lab.support import storage
 from quasar_lab.support.errors import StorageError
 
 RECIPE = "w8a8-plain"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A model with a tokenizer, since calibration reads text."""
+    folder = tmp_path_factory.mktemp("bytes")
+    write_chat_model(folder, max_position_embeddings=4096)
+    return ql.load(folder)
 
 
 def test_weights_of_the_right_size_that_are_zeros_are_prepared_again(tiny, cache_here):
@@ -45,5 +54,5 @@ def test_a_prepared_model_needs_no_lock_and_writes_nothing(tiny, cache_here, mon
 def test_a_cache_that_cannot_be_written_and_lacks_the_model_is_one_sentence(tiny, cache_here, monkeypatch):
     cache_here.mkdir()
     monkeypatch.setattr(storage.Path, "touch", lambda *_: (_ for _ in ()).throw(PermissionError(13, "no")))
-    with pytest.raises(StorageError, match="cannot be written .* set QUASAR_CACHE to a writable one"):
+    with pytest.raises(StorageError, match=r"cannot be written .* set QUASAR_CACHE to a writable one"):
         ql.quantize(tiny, RECIPE)
