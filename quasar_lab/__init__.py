@@ -50,6 +50,7 @@ _MODULES = {
     "benchmark": "evaluation.pass_time",
     "decode_benchmark": "evaluation.decode_speed",
     "fidelity": "evaluation.fidelity",
+    "findings": "evaluation.findings",
     "figures": "figures",
     "frontier": "evaluation.recipe_frontier",
     "pass_parts": "evaluation.pass_profile",

@@ -32,8 +32,10 @@ from quasar_lab.cli.common import (
     read_text,
 )
 from quasar_lab.cli.generate import generate
-from quasar_lab.cli.prepare_help import PrepareCommand
+from quasar_lab.cli.help_pages import ListingCommand
 from quasar_lab.support.errors import InputError, NotInThisVersion, QuasarError
+from quasar_lab.support.readable import readable
+from quasar_lab.support.result import Json
 
 if TYPE_CHECKING:
     from quasar_lab.evaluation.fidelity import AnswerFlips, TextFidelity
@@ -42,8 +44,20 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 app.add_typer(bench, name="bench")
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from quasar_lab import __version__
+
+        print(f"quasar-lab {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def about() -> None:
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", help="The version of quasar-lab.", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None:
     """See, measure and learn how an INT8 verifier speeds up speculative decoding."""
 
 
@@ -72,25 +86,31 @@ def models(json_: AsJson = False) -> None:
     if json_:
         print_json(found)
         return
-    for row in found:
-        row["parameters"] = f"{row['parameters'] / 1e6:.0f} M"
-        for key in ("resident_bytes_bf16", "resident_bytes_w8a8", "step_bytes_bf16", "step_bytes_w8a8"):
-            row[key] = f"{row[key] / 1e9:.2f}"
-    headings = {
-        "id": "model",
-        "family": "family",
-        "parameters": "weights",
-        "license": "licence",
-        "step_bytes_bf16": "step GB bf16",
-        "step_bytes_w8a8": "w8a8",
-        "resident_bytes_bf16": "memory GB bf16",
-        "resident_bytes_w8a8": "w8a8",
-        "fits": "fits here",
+    print_table([_model_row(row) for row in found])
+    print("\nGB a step: read by each pass, in BF16 → W8A8; fits: in this machine's memory")
+
+
+def _model_row(row: Json) -> dict[str, object]:
+    """A listed model for people: its sizes beside each other, its family and licence below its name."""
+    step, memory = (
+        " → ".join(f"{row[f'{what}_bytes_{verifier}'] / 1e9:.2f}" for verifier in ("bf16", "w8a8"))
+        for what in ("step", "resident")
+    )
+    name = row["id"].replace("/", "/\n") if len(row["id"]) > NAME_WIDTH else row["id"]
+    return {
+        "model": f"{name}\n  {row['family']}, {row['license']}",
+        "weights": f"{row['parameters'] / 1e6:.0f} M",
+        "GB a step": step,
+        "GB in memory": memory,
+        "fits": row["fits"],
     }
-    print_table(found, headings)
 
 
-@app.command(cls=PrepareCommand)
+NAME_WIDTH = 36
+"""A longer name of a model goes on in the next line, behind its owner."""
+
+
+@app.command(cls=ListingCommand)
 def prepare(
     recipe: Annotated[str, typer.Option(help="How the verifier is made: one of the recipes below.")] = "w8a8",
     out: Annotated[Path | None, typer.Option(help="Folder to save in (default: the cache).")] = None,
@@ -117,17 +137,18 @@ def prepare(
     if json_:
         print_json(record)
         return
-    print_table(record["errors"])
+    rows = [{**row, **{key: f"{100 * row[key]:.2f} %" for key in ("error", "error_plain")}} for row in record["errors"]]
+    print_table(rows)
     print(f"saved in {folder}")
 
 
-app.command()(generate)
+app.command(cls=ListingCommand)(generate)
 
 
-@app.command()
+@app.command(cls=ListingCommand)
 def fidelity(
     text: Annotated[Path, typer.Option(help="A UTF-8 text to measure on.")],
-    verifier: Annotated[str, typer.Option(help="A recipe.")] = "w8a8",
+    verifier: Annotated[str, typer.Option(help="One of the recipes below, or bf16.")] = "w8a8",
     window: Annotated[int, typer.Option(help="Tokens per window.")] = 512,
     skip: Annotated[int, typer.Option(help="Tokens to leave out at the start.")] = 0,
     tokens: Annotated[int | None, typer.Option(help="Tokens to measure (default: all).")] = None,
@@ -172,14 +193,15 @@ def fidelity(
 
 
 def _print_fidelity(found: "TextFidelity") -> None:
-    print_pairs({key: value for key, value in found.to_json().items() if not isinstance(value, list | dict)})
+    facts = {key: value for key, value in found.to_json().items() if not isinstance(value, list | dict)}
+    print_pairs({**facts, "top1_agreement": f"{100 * found.top1_agreement:.1f} %"})
     own = found.own_text
     if own is None:
         return
     same = sum(answer.first is None for answer in own.answers)
     print(
         f"\non {own.base}'s own greedy answers: {own.flips} of {own.tokens} tokens flip "
-        f"({own.flip_rate:.2%}), KL {own.kl_mean:.4g}\n"
+        f"({100 * own.flip_rate:.1f} %), KL {readable(own.kl_mean)}\n"
         f"left to write, {own.verifier} gives {same} of {len(own.answers)} answers unchanged\n"
     )
     headings = {
@@ -209,7 +231,7 @@ def _answer_row(answer: "AnswerFlips") -> dict[str, object]:
     }
 
 
-@app.command()
+@app.command(cls=ListingCommand)
 def replay(
     trace: Annotated[Path, typer.Argument(help="A trace saved by generate --trace.")],
     verifier: Annotated[str | None, typer.Option(help="Judge the same drafts with this verifier too.")] = None,

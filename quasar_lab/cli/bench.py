@@ -28,17 +28,23 @@ from quasar_lab.cli.common import (
     different,
     load_model,
     options_given,
+    percent,
     print_json,
     print_pairs,
     print_table,
     set_threads,
 )
+from quasar_lab.cli.help_pages import ListingCommand
 from quasar_lab.speculative.config import GenerationConfig
 from quasar_lab.support.errors import InputError
+from quasar_lab.support.readable import readable
+from quasar_lab.support.result import Json
 
 if TYPE_CHECKING:
     from quasar_lab.evaluation.decode_speed import DecodeResult
+    from quasar_lab.evaluation.pass_time import StepResult, StepRow
     from quasar_lab.evaluation.questions import Question
+    from quasar_lab.evaluation.speedup_table import SpeedupRow
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure: verify passes, linears, whole answers.")
 
@@ -48,7 +54,7 @@ def command_line() -> str:
     return shlex.join(["quasar-lab", *sys.argv[1:]])
 
 
-@bench.command("step")
+@bench.command("step", cls=ListingCommand)
 def bench_step(
     verifiers: Annotated[str, typer.Option(help="Comma-separated: bf16 and recipes.")] = "bf16,w8a8",
     widths: Annotated[str, typer.Option(help="Comma-separated widths of the pass.")] = "1,2,4,6,8,16",
@@ -73,16 +79,35 @@ def bench_step(
         check_name(name, one_pass=True)
     base = load_model(model, device, backend, threads)
     result = step([one_pass_verifier(base, name) for name in names], numbers, context, samples)
-    found = replace(result, command=command_line()).to_json()
-    if json_:
-        print_json(found)
-        return
-    print_table(found.pop("steps"))
-    print_table(found.pop("ceilings"))
-    print_pairs(found)
+    result = replace(result, command=command_line())
+    print_json(result.to_json()) if json_ else print_steps(result)
 
 
-@bench.command("kernels")
+def print_steps(result: "StepResult") -> None:
+    """The passes beside their floor and the first verifier's, then where this was measured."""
+    print_table([_step_row(result, row) for row in result.steps])
+    print("\nfloor: the time to read the bytes at this machine's stream bandwidth\n")
+    facts = result.to_json()
+    del facts["steps"]
+    ceilings = {row["verifier"]: f"{readable(row['gop_s_p50'])} Gop/s" for row in facts.pop("ceilings")}
+    print_pairs({"stream_bandwidth_gb_s": facts.pop("bandwidth_gb_s"), "wide product": ceilings, **facts})
+
+
+def _step_row(result: "StepResult", row: "StepRow") -> dict[str, object]:
+    """One width of one verifier for people; the last column is the first verifier's time over its own."""
+    first = result.steps[0].verifier
+    return {
+        "verifier": row.verifier,
+        "width": row.width,
+        "ms": row.ms_p50,
+        "20–80 %": f"{readable(row.ms_p20)}–{readable(row.ms_p80)}",
+        "floor ms": row.floor_ms,
+        "of floor": percent(row.fraction_of_floor),
+        f"× {first}": f"{result.row(first, row.width).ms_p50 / row.ms_p50:.2f}",
+    }
+
+
+@bench.command("kernels", cls=ListingCommand)
 def bench_kernels(
     shapes: Annotated[
         str, typer.Option(help='A model of `quasar-lab models`, or "embedded", for its linears.')
@@ -110,8 +135,22 @@ def bench_kernels(
     if json_:
         print_json(found)
         return
-    print_table([{**row, "shape": " × ".join(map(str, row["shape"]))} for row in found.pop("kernels")])
-    print_pairs(found)
+    print_table([_kernel_row(row) for row in found.pop("kernels")])
+    print("\nof stream: GB/s beside the bandwidth that was measured next to it\n")
+    print_pairs({"stream_bandwidth_gb_s": found.pop("bandwidth_gb_s"), **found})
+
+
+def _kernel_row(row: Json) -> dict[str, object]:
+    """One op, shape and width for people."""
+    return {
+        "op": row["op"],
+        "shape": "×".join(map(str, row["shape"])),
+        "width": row["width"],
+        "µs": row["us_p50"],
+        "20–80 %": f"{readable(row['us_p20'])}–{readable(row['us_p80'])}",
+        "GB/s": row["gb_s"],
+        "of stream": percent(row["fraction_of_stream"]),
+    }
 
 
 def _split(text: str) -> list[str]:
@@ -138,7 +177,7 @@ Verifiers = Annotated[
 Drafters = Annotated[str, typer.Option(help="Comma-separated; must hold none, the baseline.")]
 
 
-@bench.command("decode")
+@bench.command("decode", cls=ListingCommand)
 def bench_decode(
     context: typer.Context,
     prompts: QuestionFiles = None,
@@ -181,7 +220,7 @@ def bench_decode(
     if json_:
         print_json(result.to_json())
     else:
-        _print_speedups(result)
+        print_speedups(result)
     if not result.complete:
         raise typer.Exit(INTERRUPTED)
 
@@ -207,25 +246,38 @@ def _drafters(text: str) -> list[str]:
     return names
 
 
-SPEEDUP_HEADINGS = {
-    "verifier": "verifier",
-    "drafter": "drafter",
-    "category": "category",
-    "mean_acceptance_length": "τ",
-    "tokens_per_second": "tokens/s",
-    "speedup": "speedup",
-    "speedup_low": "2.5 %",
-    "speedup_high": "97.5 %",
-    "predicted_speedup": "predicted",
-    "step_factor": "step",
-    "acceptance_factor": "acceptance",
-    "other_factor": "other",
-}
-AUDIT_HEADINGS = {"audits": "audits", "audit_length": "length", "flip_rate": "flips"}
+def print_speedups(result: "DecodeResult") -> None:
+    """A table per arm; columns of audits only where there were some."""
+    for arm in result.arms:
+        rows = [row for row in result.runs if row.arm == arm]
+        print(f"{arm.verifier}, {'plain' if arm.drafter == 'none' else f'drafts by {arm.drafter}'}")
+        print_table([_speedup_row(row) for row in rows])
+        if any(row.audits for row in rows):
+            print_table([_audit_row(row) for row in rows])
+        print()
+    print(f"speedup: over {result.baseline.verifier} plain, with its 95 % interval over questions")
+    print("speedup = step × acceptance × other; forecast: from pass times measured apart")
 
 
-def _print_speedups(result: "DecodeResult") -> None:
-    """The table for people; columns of audits only where there were some."""
-    audited = any(row.audits for row in result.runs)
-    headings = SPEEDUP_HEADINGS | AUDIT_HEADINGS if audited else SPEEDUP_HEADINGS
-    print_table([row.to_json() for row in result.runs], headings)
+def _speedup_row(row: "SpeedupRow") -> dict[str, object]:
+    """A row of the table for people: every number with two decimals, the interval beside its speedup."""
+    interval = "" if row.speedup is None else f" ({row.speedup_low:.2f}–{row.speedup_high:.2f})"
+    return {
+        "category": row.label,
+        "τ": _ratio(row.tau),
+        "tok/s": "–" if row.tokens_per_second is None else f"{row.tokens_per_second:.0f}",
+        "speedup": _ratio(row.speedup) + interval,
+        "step": _ratio(row.step_factor),
+        "acceptance": _ratio(row.acceptance_factor),
+        "other": _ratio(row.other_factor),
+        "forecast": _ratio(row.predicted_speedup),
+    }
+
+
+def _audit_row(row: "SpeedupRow") -> dict[str, object]:
+    rate = "–" if row.flip_rate is None else f"{100 * row.flip_rate:.1f} %"
+    return {"category": row.label, "audits": row.audits, "tokens each": row.audit_length, "refused": rate}
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

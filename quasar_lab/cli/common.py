@@ -13,6 +13,7 @@ import typer
 from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig, meaning
 from quasar_lab.speculative.drafters.registry import accepted
 from quasar_lab.support.errors import InputError, NotInThisVersion
+from quasar_lab.support.readable import readable
 from quasar_lab.support.result import Json
 from quasar_lab.support.storage import why_unreadable
 
@@ -24,7 +25,7 @@ INTERRUPTED = 130
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 Model = Annotated[str, typer.Option(help='A folder, a hub id, or "embedded".')]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Backend = Annotated[str, typer.Option(help="auto, reference, cpu or triton.")]
+Backend = Annotated[str, typer.Option(help="auto (the fastest that runs here), or one of the backends below.")]
 Threads = Annotated[int | None, typer.Option(help="Threads to compute with (default: all cores).")]
 
 
@@ -43,7 +44,7 @@ TemplateArguments = Annotated[list[str] | None, run_option("template_args", "--t
 Seed = Annotated[int, run_option("seed")]
 Raw = Annotated[bool, run_option("raw", "--raw")]
 Gamma = Annotated[int, run_option("gamma")]
-DrafterName = Annotated[str, typer.Option(help=f"{accepted()}.")]
+DrafterName = Annotated[str, typer.Option(help=f"One of the drafters below: {accepted()}.")]
 
 
 def print_json(document: Any) -> None:
@@ -101,33 +102,60 @@ def printable(text: str) -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: dict[str, str] | None = None) -> None:
-    """Rows as an aligned table; columns: key → heading (default: every key as it is)."""
+    """Rows as an aligned table, no wider than the terminal: longer cells go on in the next line, between words where
+    they can. columns: key → heading (default: every key as it is)."""
     from rich.console import Console
     from rich.table import Table
 
-    columns = columns or {key: key for key in rows[0]}
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for place, heading in enumerate(columns.values()):
-        table.add_column(heading, overflow="fold", no_wrap=place == 0)
+    columns = columns or {key: key.replace("_", " ") for key in rows[0]}
+    table = Table(box=None, header_style="bold", pad_edge=False, show_header=any(columns.values()))
+    for key, heading in columns.items():
+        numbers = heading and all(str(cell(row[key]))[:1] in "–0123456789" for row in rows)
+        table.add_column(heading, overflow="fold", justify="right" if numbers else "left")
     for row in rows:
         table.add_row(*(cell(row[key]) for key in columns))
     terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
-    console = Console(force_terminal=terminal, width=max(shutil.get_terminal_size().columns, 132))
-    console.print(table, markup=False)
+    console = Console(force_terminal=terminal, width=shutil.get_terminal_size().columns)
+    with console.capture() as captured:
+        console.print(table, markup=False)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def cell(value: Any) -> Any:
+    """A value for people: yes and no, three figures, a dash for nothing, a mapping as its pairs."""
     from rich.text import Text
 
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return readable(value)
     if value is None:
         return "–"
+    if isinstance(value, Mapping):
+        return Text(", ".join(f"{key} {item}" for key, item in value.items()))
     return Text(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
+UNITS = {"_gb_s": "GB/s", "_bytes": "GB"}
+"""End of a key → the unit of its value."""
+
+
 def print_pairs(document: Mapping[str, Any]) -> None:
-    print_table([{"what": key, "value": value} for key, value in document.items()], {"what": "", "value": ""})
+    """Keys in words beside their values, with units."""
+    print_table([_pair(key, value) for key, value in document.items()], {"what": "", "value": ""})
+
+
+def _pair(key: str, value: Any) -> dict[str, Any]:
+    for end, unit in UNITS.items():
+        if key.endswith(end) and value is not None:
+            number = value / 1e9 if unit == "GB" else value
+            return {"what": key.removesuffix(end).replace("_", " "), "value": f"{readable(number)} {unit}"}
+    return {"what": key.replace("_", " "), "value": value}
+
+
+def percent(share: float | None) -> str:
+    """A share as a whole percentage."""
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def load_model(model: str, device: str, backend: str, threads: int | None) -> Any:

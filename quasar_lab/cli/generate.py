@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 PromptText = Annotated[
     str | None, typer.Option(help="One user message (through the chat template, unless --raw); - reads it from stdin.")
 ]
-PromptFile = Annotated[Path | None, typer.Option(help="The same, from a file.")]
-Messages = Annotated[Path | None, typer.Option(help='A JSON list of {"role", "content"}.')]
+PromptFile = Annotated[Path | None, typer.Option(help="The same, from a file, or from stdin (-).")]
+Messages = Annotated[Path | None, typer.Option(help='A JSON list of {"role", "content"}, in a file or on stdin (-).')]
 VerifierName = Annotated[str, typer.Option(help="bf16, a recipe, or RECIPE+bf16 (audited: BF16's text).")]
 GammaText = Annotated[str, run_option("gamma", metavar="N")]
 Stops = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text that ends the answer (repeatable).")]
@@ -132,18 +132,22 @@ def _print_answer(summary: Json) -> None:
         print_pairs({key: summary[key] for key in shown + more if key in summary})
 
 
+def _text_of(path: Path) -> str:
+    """The text of a file, or of stdin for "-"; without a byte order mark."""
+    if str(path) != "-":
+        return read_text(path)
+    if sys.stdin is None:
+        raise InputError("stdin is closed; accepted: a prompt in a pipe")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise InputError("stdin is not UTF-8 text; accepted: a prompt in UTF-8") from error
+
+
 def _prompt_text(prompt: str | None, prompt_file: Path | None) -> str:
-    """The prompt as it is given, from stdin, or from a file. A byte order mark is no part of it, and neither is the
-    newline that ends a file's or a pipe's last line."""
-    if prompt_file is not None:
-        return read_text(prompt_file).removesuffix("\n")
-    if prompt == "-":
-        try:
-            prompt = sys.stdin.buffer.read().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InputError("stdin is not UTF-8 text; accepted: a prompt in UTF-8") from error
-        return prompt.replace("\r\n", "\n").removesuffix("\n")
-    return (prompt or "").removeprefix("\ufeff")
+    """The prompt as it is given, or from stdin or a file, whose last line's newline is no part of it."""
+    source = Path("-") if prompt == "-" else prompt_file
+    return (prompt or "").removeprefix("\ufeff") if source is None else _text_of(source).removesuffix("\n")
 
 
 def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None, raw: bool) -> Any:
@@ -158,7 +162,7 @@ def _prompt(prompt: str | None, prompt_file: Path | None, messages: Path | None,
     if raw:
         raise InputError("--raw goes with --prompt or --prompt-file, not with --messages")
     try:
-        found = json.loads(read_text(messages))
+        found = json.loads(_text_of(messages))
     except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{messages} is not JSON: {error}") from error
     if not isinstance(found, list) or not found or not all(isinstance(message, dict) for message in found):

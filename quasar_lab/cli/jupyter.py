@@ -64,6 +64,7 @@ def command(notebooks: Path, port: int) -> list[str]:
         "--ip=127.0.0.1",
         f"--port={port}",
         f"--notebook-dir={notebooks}",
+        "--LabApp.expose_app_in_browser=True",  # so that the model panel's button can run the cells below
         *root,
     ]
 

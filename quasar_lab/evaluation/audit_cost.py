@@ -189,9 +189,7 @@ def measure_audit_cost(
     step_ms, origin = _pass_times(base, fast, gamma, samples)
     pairs = {length: audited(fast, base, length, step_ms) for length in (*lengths, None)}
     arms: list[Verifier] = [base, *pairs.values()]
-    alone, *runs = _answers_in_turn(
-        arms, prompts, drafter=drafter, gamma=gamma, max_new_tokens=max_new_tokens, **GREEDY
-    )
+    alone, *runs = _answers_in_turn(arms, prompts, drafter=drafter, gamma=gamma, max_new_tokens=max_new_tokens)
     adapting = pairs[None]
     return AuditCost(
         forecast=predict(adapting, alone, [trace for traces in runs for trace in traces]),

@@ -265,7 +265,7 @@ class DecodeBenchmark:
 
 
 class Progress:
-    """Tells every PROGRESS_SECONDS how many answers there are, and about how long the rest takes."""
+    """Tells every PROGRESS_SECONDS how many answers there are, and about how long the rest takes; then how it ended."""
 
     def __init__(self, total: int, done: int):
         self._total = total
@@ -275,10 +275,13 @@ class Progress:
 
     def tell(self, done: int) -> None:
         now = time.monotonic()
+        if done == self._total and self._told > self._begun:
+            announce(f"{done} of {self._total} answers")
+            return
         if now - self._told <= PROGRESS_SECONDS:
             return
         per_answer = (now - self._begun) / max(done - self._done_before, 1)
-        announce(f"{done} of {self._total} answers, about {per_answer * (self._total - done):.0f} s left")
+        announce(f"{done} of {self._total} answers, about {per_answer * (self._total - done):.0f} s left", passing=True)
         self._told = now
 
 

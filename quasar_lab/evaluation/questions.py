@@ -66,6 +66,14 @@ def ours(per_category: int | None = None) -> list[Question]:
     return select([question for path in files for question in read_questions(path)], per_category)
 
 
+def find(number: int | str) -> Question:
+    """The question of ours with that `question_id`. Raises InputError where there is none."""
+    for question in ours():
+        if question.id == str(number):
+            return question
+    raise InputError(f"there is no question {number!r}; accepted: a question_id of data/prompts")
+
+
 def select(questions: list[Question], limit: int | None) -> list[Question]:
     """At most `limit` questions of each category, in file order."""
     if limit is None:

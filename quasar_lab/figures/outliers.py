@@ -43,6 +43,7 @@ from quasar_lab.figures.notation import mapped_formulas, mapped_origin, short_nu
 from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish_figure, visible
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.generation import Prompt
+from quasar_lab.support.readable import readable
 
 FLOOR = 1e-4
 """Smallest |x| drawn: a channel that is zero has no place on a log axis."""
@@ -92,7 +93,7 @@ def outliers(
     figure.update_yaxes(title_text="largest |x| of the channel", row=1, col=1)
     for column, axis in enumerate(_channel_axes(found), 1):
         figure.update_xaxes(title_text=axis, row=1, col=column)
-    subtitle = f"max / median over channels: {found.before.ratio:.0f} before, {found.after.ratio:.0f} after"
+    subtitle = f"max / median over channels: {readable(found.before.ratio)} before, {readable(found.after.ratio)} after"
     subtitle += f" ({escape(found.choice.origin)}) · {len(pieces)} tokens"
     line = mapped_origin(found.linear.activations.identity, found.choice.recipe)
     finish_figure(figure, f"{found.linear.title}: its input", subtitle, line, height=480)

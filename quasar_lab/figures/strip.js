@@ -41,6 +41,14 @@ function quasarStrip(root) {
   const code = (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
   const visible = (piece) => piece.replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Z}]/gu, (mark) => MARKS[mark] || code(mark)) || "∅";
   const share = (value) => (value >= 0.01 || value === 0 ? value.toFixed(2) : value >= 0.0005 ? value.toFixed(3) : "<0.001");
+  // Rounds as Python does, a half to the even digit, so that the strip and the figures beside it say the same.
+  const fixed = (value, digits) => {
+    const exact = value.toFixed(60); // doubles of this size end before that
+    const end = exact.indexOf(".") + 1 + digits;
+    const down = exact.slice(0, digits ? end : end - 1);
+    return /^50*$/.test(exact.slice(end)) && "02468".includes(down.slice(-1)) ? down : value.toFixed(digits);
+  };
+  const milliseconds = (value) => value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0);
   const quoted = (pieces) => `“${pieces.map(visible).join("")}”`;
 
   function clear() {
@@ -178,21 +186,21 @@ function quasarStrip(root) {
   // --- what surrounds the rounds ------------------------------------------------------------------------------------
 
   function scaleTimes() {
-    const total = (ms) => Object.values(ms).reduce((sum, part) => sum + part, 0);
-    const timed = model.rows.filter((row) => row.ms);
-    const most = Math.max(0, ...timed.map((row) => total(row.ms)));
-    if (!most) return;
-    for (const row of timed) {
-      if (row.scale === most) continue;
-      row.scale = most;
+    const { scale, steps } = model.times();
+    if (!scale) return;
+    for (const { row, total, cut } of steps) {
+      if (row.scale === scale) continue;
+      row.scale = scale;
       const { draft = 0, verify } = row.ms;
-      const parts = [["draft", draft], [row.kind === "audit" ? "audit" : "verify", verify], ["rest", total(row.ms) - draft - verify]];
-      row.time.replaceChildren(...parts.map(([name, ms]) => {
-        const bar = make("b", `qs-${name}-time`);
-        bar.style.width = `${(100 * ms) / most}%`;
-        return bar;
+      const parts = [["draft", draft], [row.kind === "audit" ? "audit" : "verify", verify], ["rest", total - draft - verify]];
+      const bar = make("span", `qs-bar-of-time${cut ? " qs-cut" : ""}`);
+      bar.append(...parts.map(([name, ms]) => {
+        const part = make("b", `qs-${name}-time`);
+        part.style.width = `${(100 * ms) / (cut ? total : scale)}%`;
+        return part;
       }));
-      row.time.title = parts.map(([name, ms]) => `${name} ${ms.toFixed(2)} ms`).join(" · ");
+      row.time.replaceChildren(bar, make("span", "qs-ms", `${milliseconds(total)} ms`));
+      row.time.title = parts.map(([name, ms]) => `${name} ${ms.toFixed(2)} ms`).join(" · ") + (cut ? " · longer than its bar" : "");
       row.time.setAttribute("role", "img");
       row.time.setAttribute("aria-label", row.time.title);
     }
@@ -205,10 +213,10 @@ function quasarStrip(root) {
     const drafter = header.drafter === "none" ? "no drafter" : `${header.drafter} γ = ${header.gamma}`;
     const nodes = [make("span", "", `${header.model} · ${header.verifier} · ${drafter} · T = ${header.sampling.temperature}`)];
     const fact = (value, words) => { const node = make("span"); node.append(make("b", "", value), ` ${words}`); nodes.push(node); };
-    if (facts.perRound !== null) fact(facts.perRound.toFixed(2), "tokens / round");
-    if (facts.share !== null) fact(`${Math.round(100 * facts.share)} %`, "drafts accepted");
+    if (facts.perRound !== null) fact(fixed(facts.perRound, 2), "tokens / round");
+    if (facts.share !== null) fact(`${fixed(100 * facts.share, 0)} %`, "drafts accepted");
     if (header.backend === "reference") nodes.push(make("span", "qs-warn", "not a speed measurement"));
-    else if (facts.speed !== null) fact(facts.speed.toFixed(0), "tokens / s");
+    else if (facts.speed !== null) fact(fixed(facts.speed, 0), "tokens / s");
     if (facts.audits) fact(`${facts.refusing} of ${facts.audits}`, `audits took tokens back, ${facts.retracted} in all`);
     if (other !== undefined) fact(String(facts.flips), `${facts.flips === 1 ? "decision" : "decisions"} ${other} would flip`);
     if (facts.differing) fact(String(facts.differing), `${facts.differing === 1 ? "token" : "tokens"} ${other} would write otherwise`);

@@ -5,7 +5,7 @@
 // writes is provisional up to the moment of its audit, and its own state or retracted from then on.
 
 function quasarStripModel() {
-  const model = { header: null, summary: null, rows: [], add, stateAt, textAt, facts, flips, judges };
+  const model = { header: null, summary: null, rows: [], add, stateAt, textAt, facts, flips, judges, times };
   let output; // what the drafter could copy from, prompt first: {piece, token}; token null in the prompt
   let waiting; // tokens that no audit has seen yet
 
@@ -154,6 +154,17 @@ function quasarStripModel() {
       retracted: sum(audits.map((audit) => audit.length - audit.accepted)),
       flips: marks.filter(({ token }) => token.flip).length,
       differing: marks.filter(({ token }) => token.differs).length };
+  }
+
+  // Steps that took time, in ms, and the scale of their bars: the slowest step that is none of the few odd ones. One that
+  // took more than three times the middle is odd: its bar is cut at the scale, and the others keep their lengths.
+  function times() {
+    const timed = model.rows.filter((row) => row.ms);
+    const totals = timed.map((row) => sum(Object.values(row.ms)));
+    const ordered = [...totals].sort((a, b) => a - b);
+    const usual = ordered.filter((total) => total <= 3 * ordered[Math.floor((ordered.length - 1) / 2)]);
+    const scale = usual.length ? usual[usual.length - 1] : 0;
+    return { scale, steps: timed.map((row, place) => ({ row, total: totals[place], cut: totals[place] > scale })) };
   }
 
   return model;

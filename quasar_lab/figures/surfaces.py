@@ -37,6 +37,7 @@ from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, finish_
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.quantization.product_error import GRIDS
 from quasar_lab.speculative.generation import Prompt
+from quasar_lab.support.readable import readable
 
 SCENES = ("scene", "scene2", "scene3", "scene4")
 """|X| before and after, |W| before and after."""
@@ -226,7 +227,7 @@ def _formula(view: Landscape, kind: int) -> str:
 
 def _errors_in_words(view: Landscape) -> list[str]:
     """The error before rounding, and the error after it for both grids, with and without the first token."""
-    lines = [f"‖XWᵀ − X′W′ᵀ‖ / ‖XWᵀ‖ before rounding: <b>{view.errors[GRIDS[0]][0].before:.0e}</b>"]
+    lines = [f"‖XWᵀ − X′W′ᵀ‖ / ‖XWᵀ‖ before rounding: <b>{readable(view.errors[GRIDS[0]][0].before)}</b>"]
     for grid in GRIDS:
         percent = [f"{100 * error.after:.2f} %" for error in view.errors[grid]]
         rest = f", without the first token {percent[1]}" if len(percent) > 1 else ""

@@ -39,6 +39,9 @@ from quasar_lab.models.tokenizer import Tokenizer
 from quasar_lab.models.value_basis import ValueBasis
 from quasar_lab.support.errors import BackendError
 
+NO_TOKEN = -1e30
+"""The logit of an id that the tokenizer has no token for."""
+
 
 @dataclass(repr=False)
 class Decoder:
@@ -186,18 +189,30 @@ class Decoder:
 
 def _network(decoder: Decoder) -> Network:
     """The arithmetic over a decoder's weights, with the tables that belong to its configuration and tokenizer."""
-    tokenizer, device = decoder.checkpoint.tokenizer, decoder.device
-    absent = [] if tokenizer is None else tokenizer.ids_without_token(decoder.config.vocab)
     return Network(
         ops=decoder.ops,
         config=decoder.config,
         embedding=decoder.embedding,
         layers=decoder.layers,
         norm=decoder.norm,
-        head=decoder.head,
-        rotary=RotaryTables(decoder.config, device),
-        absent=torch.tensor(absent, device=device) if absent else None,
+        head=_without_absent(decoder),
+        rotary=RotaryTables(decoder.config, decoder.device),
     )
+
+
+def _without_absent(decoder: Decoder) -> Linear:
+    """The head, with the logits of ids that the tokenizer has no token for set so low that their probability is 0.
+
+    Many models have more rows than tokens, because round sizes multiply faster. Such a row is random, and a text must
+    never hold a token that nobody can read. The number is finite: in KL, 0 · (a − b) is then 0 and not NaN.
+    """
+    tokenizer = decoder.checkpoint.tokenizer
+    absent = [] if tokenizer is None else tokenizer.ids_without_token(decoder.config.vocab)
+    if not absent:
+        return decoder.head
+    bias = torch.zeros(decoder.config.vocab)
+    bias[absent] = NO_TOKEN
+    return decoder.head.plus(bias.to(decoder.device))
 
 
 def select_ops(backend: str, device: str) -> Backend:

@@ -19,7 +19,7 @@ The C++ plan, which runs all layers in one call, knows BF16 and INT8 weights onl
 None from `planned()`, and its decoder runs op by op.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from quasar_kernels import Backend, Transform
@@ -65,6 +65,9 @@ class Linear(Protocol):
     def planned(self) -> PlannedLinear | None:
         """The linear for a plan of its backend; None where a plan cannot run it."""
 
+    def plus(self, bias: Tensor) -> "Linear":
+        """The same linear with `bias` f32 [N] added to its outputs."""
+
     def is_table(self, table: Tensor) -> bool:
         """Whether the weight is this tensor itself, as a tied head may be the embedding table."""
 
@@ -97,6 +100,9 @@ class Bf16Linear:
 
     def planned(self) -> PlannedLinear | None:
         return PlannedLinear(self.weight, self.bias)
+
+    def plus(self, bias: Tensor) -> Linear:
+        return replace(self, bias=bias if self.bias is None else self.bias + bias)
 
     def is_table(self, table: Tensor) -> bool:
         return self.weight is table
@@ -135,6 +141,9 @@ class Int8Linear:
 
     def planned(self) -> PlannedLinear | None:
         return PlannedLinear(self.weight, self.bias, self.wscale, self.transform)
+
+    def plus(self, bias: Tensor) -> Linear:
+        return replace(self, bias=bias if self.bias is None else self.bias + bias)
 
     def is_table(self, table: Tensor) -> bool:
         return False

@@ -11,10 +11,6 @@ nothing but the linears, and every executor runs the same arithmetic.
 The residual stream and the norms are FP32. What feeds a product, and the KV cache, has the dtype that the backend
 names (FP32 on CPUs, BF16 on GPUs). `taps` see every input of a linear, also where the fused op never stores it.
 
-The head of many models has more rows than the tokenizer has tokens, because round sizes multiply faster. Such a row is
-random, and a text must never hold a token that nobody can read. So the logits of these rows are set to a number so low
-that their probability is 0, in every verifier. The number is finite: in KL, 0 · (a − b) is then 0 and not NaN.
-
 ## What is lost
 
 Batches: one sequence at a time.
@@ -31,9 +27,6 @@ from quasar_lab.models.model_config import PARTS, ModelConfig
 from quasar_lab.models.passes import Rows, Taps
 from quasar_lab.models.rope import RotaryTables
 
-NO_TOKEN = -1e30
-"""The logit of an id that the tokenizer has no token for."""
-
 
 @dataclass(frozen=True)
 class Network:
@@ -48,8 +41,6 @@ class Network:
     """f32 [hidden], the final norm."""
     head: Linear
     rotary: RotaryTables
-    absent: Tensor | None = None
-    """i64: ids of the vocabulary that the tokenizer has no token for; None where it has one for each."""
 
     def linears(self) -> list[tuple[int, str, Linear]]:
         """(layer, projection, linear) in the order a pass uses them, the head last."""
@@ -100,9 +91,9 @@ class Network:
 
     def logits(self, x: Tensor, taps: Taps | None = None, **out: Tensor) -> Tensor:
         """f32 [M, vocab] from the stream behind the last block. A device's ops write to `out`."""
-        normed = self._normed(x, self.norm, self.head, len(self.layers), "lm_head", taps)
-        found = self.head.multiply(self.ops, normed, **out)
-        return found if self.absent is None else found.index_fill_(1, self.absent, NO_TOKEN)
+        return self.head.multiply(
+            self.ops, self._normed(x, self.norm, self.head, len(self.layers), "lm_head", taps), **out
+        )
 
     def _normed(
         self, x: Tensor, gain: Tensor, linear: Linear, layer: int, projection: str, taps: Taps | None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quasar_lab.support.errors import InputError
+from quasar_lab.support.readable import readable
 from quasar_lab.support.result import Json, Result
 
 MIME = "application/vnd.quasar-lab.result+json"
@@ -27,7 +28,7 @@ class KeyNumber(Result):
         if isinstance(self.value, bool):
             return "yes" if self.value else "no"
         if isinstance(self.value, float):
-            return f"{self.value:.0f}" if abs(self.value) >= 100 else f"{self.value:#.3g}".rstrip(".")
+            return readable(self.value)
         return "none" if self.value is None else str(self.value)
 
     def __str__(self) -> str:

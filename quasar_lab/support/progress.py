@@ -4,6 +4,9 @@ stdout stays free for results, so that ``--json`` prints one document and nothin
 stderr is shown as if it were an error, the lines go to stdout. And in a notebook that runs without a person
 (QUASAR_HEADLESS=1) there are none: nobody waits, and a report is to show results. A panel that works in a thread of its
 own listens instead, and shows the lines beside its button.
+
+A count that goes on is one line: where a person watches, each takes the place of the one before, and what stays is how
+it ended. In a log every count is a line.
 """
 
 import os
@@ -30,15 +33,27 @@ def listening(listener: Callable[[str], None]) -> Iterator[None]:
         _listener.reset(token)
 
 
-def announce(text: str) -> None:
-    """One line of progress."""
+_replaced = 0
+"""Length of the line that the next one takes the place of."""
+
+
+def announce(text: str, passing: bool = False) -> None:
+    """One line of progress. passing: the next line takes its place, where a person watches."""
+    global _replaced
     listener = _listener.get()
     if listener is not None:
         listener(text)
         return
     stream = _stream()
-    if stream is sys.stderr or os.environ.get("QUASAR_HEADLESS") != "1":
+    watched = stream is not sys.stderr or stream.isatty()
+    if stream is not sys.stderr and os.environ.get("QUASAR_HEADLESS") == "1":
+        return
+    if not watched:
         print(text, file=stream, flush=True)
+        return
+    begin = "\r" if _replaced else ""
+    print(f"{begin}{text.ljust(_replaced)}", end="" if passing else "\n", file=stream, flush=True)
+    _replaced = len(text) if passing else 0
 
 
 @cache
@@ -54,17 +69,23 @@ def _stream() -> TextIO:
 
 
 def track(items: Iterable[T], total: int, label: str, every: float = 5.0) -> Iterator[T]:
-    """Yields `items`, showing how many of `total` are done; on a terminal a bar with the time left, elsewhere a line
-    every `every` seconds."""
-    if _listener.get() is None and sys.stderr.isatty():
+    """Yields `items`, showing how many of `total` are done: on a terminal a bar with the time left, which goes at the
+    end; elsewhere a count every `every` seconds, and how it ended where there was one."""
+    if _listener.get() is None and sys.stderr.isatty() and _stream() is sys.stderr:
         from rich.console import Console
         from rich.progress import track as bar
 
         yield from bar(items, description=label, total=total, console=Console(stderr=True), transient=True)
         return
-    shown = time.monotonic()
-    for done, item in enumerate(items):
-        if time.monotonic() - shown > every:
-            announce(f"{label}: {done} of {total}")
-            shown = time.monotonic()
-        yield item
+    told = time.monotonic()
+    shown, done = False, 0
+    try:
+        for item in items:
+            if time.monotonic() - told > every:
+                announce(f"{label}: {done} of {total}", passing=True)
+                shown, told = True, time.monotonic()
+            yield item
+            done += 1
+    finally:
+        if shown:
+            announce(f"{label}: {'stopped at ' if done < total else ''}{done} of {total}")

@@ -10,8 +10,10 @@ from quasar_lab.evaluation.draft_simulation import PlainAnswer
 from quasar_lab.figures.drafters import tau_by_text
 from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
 from quasar_lab.speculative.drafters.ngram import LONGEST, LONGEST_ACCEPTED
+from quasar_lab.support.result import Json
+from quasar_lab.widgets.lifetime import close_all, one_run_of_a_cell
 from quasar_lab.widgets.live import STYLE, WIDE
-from quasar_lab.widgets.mode import enabled, put
+from quasar_lab.widgets.mode import enabled, put, with_static_view
 
 
 class DrafterExplorer(w.VBox):
@@ -26,6 +28,16 @@ class DrafterExplorer(w.VBox):
             slider.observe(lambda _: self.draw(), "value")
         self.draw()
         super().__init__([w.HBox([self.gamma, self.longest]), self.area])
+        one_run_of_a_cell(self)
+
+    def close(self) -> None:
+        """Takes the panel off the page."""
+        close_all(*self.children)
+        super().close()
+
+    def _repr_mimebundle_(self, **options: Any) -> Json:
+        live = super()._repr_mimebundle_(**options) or {}
+        return with_static_view(live, "Acceptance by kind of text", figure=self.area)
 
     def draw(self) -> None:
         """Shows what the sliders say."""

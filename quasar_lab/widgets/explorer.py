@@ -14,9 +14,9 @@ A pick is computed in a thread of its own. So the panel can say at once that it 
 has replaced is never shown.
 """
 
-import atexit
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import ipywidgets as w
 import plotly.graph_objects as go
@@ -29,8 +29,10 @@ from quasar_lab.models.model_config import PARTS, projection_of
 from quasar_lab.quantization.product_error import GRIDS
 from quasar_lab.speculative.generation import Prompt
 from quasar_lab.support.errors import InputError, QuasarError
+from quasar_lab.support.result import Json
+from quasar_lab.widgets.lifetime import close_all, one_run_of_a_cell, start_thread
 from quasar_lab.widgets.live import FULL, STYLE, WIDE, note
-from quasar_lab.widgets.mode import enabled, put
+from quasar_lab.widgets.mode import enabled, put, with_static_view
 
 SHOWN = "the figures below still show the text before"
 KEPT = "the figures below are those of the pick before"
@@ -86,9 +88,8 @@ class OutlierExplorer(w.VBox):
             w.HBox([self.order, self.grid]),
             w.HBox([self.channel, w.HBox([self.landscapes, self.errors])]),
         ]
-        # A daemon thread inside a torch op when the interpreter ends aborts the process: let it finish.
-        atexit.register(self.wait)
         super().__init__([*pickers, self.text, w.HBox([self.start, self.message]), *self.areas])
+        one_run_of_a_cell(self)
 
     def _make_controls(self, layer: int, projection: str, text: str) -> None:
         """The pickers, each of which draws anew when it changes, and the text with its button."""
@@ -136,8 +137,24 @@ class OutlierExplorer(w.VBox):
             self._wanted = self._choice(text)
             self.message.value = "reading the text …" if text is not None else "computing …"
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._work, stop=self._forget)
+
+    def _forget(self) -> None:
+        """No pick waits any more."""
+        with self._lock:
+            self._wanted = None
+
+    def close(self) -> None:
+        """Takes the panel off the page. What is being computed is let go of when it is done."""
+        self._forget()
+        close_all(*self.children)
+        super().close()
+        for held in ("_model", "_quantized", "_activations"):  # ipywidgets may close again
+            self.__dict__.pop(held, None)
+
+    def _repr_mimebundle_(self, **options: Any) -> Json:
+        live = super()._repr_mimebundle_(**options) or {}
+        return with_static_view(live, "Outliers of one linear", figure=self.areas[0])
 
     def wait(self) -> None:
         """Returns when every pick has been drawn."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import ipywidgets as w
 from traitlets.utils.bunch import Bunch
@@ -14,7 +15,9 @@ from quasar_lab.speculative.generation import generate, stream
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.speculative.verifier import Verifier
 from quasar_lab.support.errors import QuasarError
-from quasar_lab.widgets.mode import enabled, put
+from quasar_lab.support.result import Json
+from quasar_lab.widgets.lifetime import close_all, one_run_of_a_cell
+from quasar_lab.widgets.mode import enabled, put, with_static_view
 from quasar_lab.widgets.token_strip import TokenStrip
 
 LONGEST_ANSWER = 256
@@ -69,6 +72,17 @@ class LivePanel(w.VBox):
         replay = [self.again, self.judge] if len(self._by_name) > 1 else []
         row = w.HBox([self.start, *replay, self.message])
         super().__init__([self.prompt, w.HBox(columns), row, self.strip, self.figure])
+        one_run_of_a_cell(self)
+
+    def close(self) -> None:
+        """Ends the run, takes the panel off the page and lets go of the models."""
+        self._by_name = {}
+        close_all(*self.children, self.again, self.judge)  # these two are shown only with several verifiers
+        super().close()
+
+    def _repr_mimebundle_(self, **options: Any) -> Json:
+        html = "" if self.trace is None else token_strip(self.trace).html
+        return with_static_view(super()._repr_mimebundle_(**options) or {}, "Live generation", html)
 
     def _follow(self, change: Bunch) -> None:
         self.start.disabled = change.new

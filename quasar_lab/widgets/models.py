@@ -1,18 +1,18 @@
 """Pick a model: load it in BF16 and W8A8, and see what that costs in bytes.
 
 The one panel that every notebook opens with. The choice is loaded when the panel is made, so that "Run all" works at
-first try; another one is loaded on request, in a thread of its own that says what it does, and the cells below then run
-again with `panel.model` and `panel.quantized`. A choice that cannot be loaded is explained, and the models loaded
-before stay.
+first try. Another one is loaded on request, in a thread of its own that says what it does; the panel then offers to run
+the cells below again, with `panel.model` and `panel.quantized`. A choice that cannot be loaded is explained, and the
+models loaded before stay. A change of the recipe keeps the BF16 model.
 
 What was chosen by hand is kept for the next notebook in the same kernel: it stands in for each parameter that the
 notebook leaves at its default. What a notebook asks for by name always wins, and a run without a person never sees an
 earlier choice.
 """
 
-import atexit
+import gc
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -23,18 +23,19 @@ from quasar_lab import load
 from quasar_lab.evaluation import catalogue
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.models.families import family_names
-from quasar_lab.quantization import recipes
 from quasar_lab.quantization.saved_model import quantize
 from quasar_lab.support import progress
 from quasar_lab.support.errors import InputError, QuasarError
+from quasar_lab.widgets.lifetime import close_all, one_run_of_a_cell, start_thread
 from quasar_lab.widgets.live import STYLE, WIDE, note
-from quasar_lab.widgets.mode import enabled
+from quasar_lab.widgets.mode import enabled, with_static_view
+from quasar_lab.widgets.recipe_picker import RecipePicker
+from quasar_lab.widgets.run_below import RunBelow
 
 NAME_CELL = 'style="padding: 5px 28px 5px 0; text-align: left"'
 NUMBER_CELL = 'style="padding: 5px 0 5px 28px; text-align: right; white-space: nowrap"'
 """Cells bring their look with them: a widget's HTML gets no table style from the page."""
 
-RECIPES = recipes.examples()
 DEVICES, BACKENDS = ("cpu", "cuda"), ("auto", "cpu", "reference", "triton")
 
 
@@ -73,7 +74,8 @@ class Session:
         """The choice with its BF16 and INT8 decoders, loaded unless they are at hand. Raises QuasarError, and
         remembers what it did before, when that cannot be."""
         if self.loaded is None or self.loaded[0] != choice:
-            exact = load(choice.model, choice.device, choice.backend)
+            same = self.loaded is not None and replace(self.loaded[0], recipe=choice.recipe) == choice
+            exact = self.loaded[1] if same and self.loaded else load(choice.model, choice.device, choice.backend)
             self.loaded = choice, exact, quantize(exact, choice.recipe)
         return self.loaded
 
@@ -96,35 +98,69 @@ class ModelPanel:
             if not self._live or session.loaded is None:
                 raise
             refused, opened = error, session.loaded
-        self.chosen, self.model, self.quantized = opened
+        self.chosen, *decoders = opened
+        self._decoders: tuple[Decoder, ...] = tuple(decoders)
         self._thread: threading.Thread | None = None
-        ids = list(catalogue.accepted_names())
-        look = {"layout": WIDE, "style": STYLE}
-        self.choice = w.Combobox(value=choice.model, options=ids, description="model", ensure_option=False, **look)
-        self.choice.placeholder = "embedded, a folder, or a hub id"
-        self.recipe = w.Combobox(
-            value=choice.recipe, options=RECIPES, description="recipe", ensure_option=False, **look
-        )
-        self.device = w.Dropdown(value=choice.device, options=DEVICES, description="device", **look)
-        self.backend = w.Dropdown(value=choice.backend, options=BACKENDS, description="backend", **look)
-        self.start = w.Button(description="Load", button_style="primary")
-        self.start.on_click(lambda _: self.reload())
-        self.choice.observe(lambda _: self._foretell(), "value")
+        self._make_controls(choice)
         self.preview, self.message = w.HTML(), w.HTML("" if refused is None else self._refusal(refused))
         self.table = w.HTML(self._repr_html_(), layout=w.Layout(width="calc(100% - 6px)"))
         self._foretell()
-        # A daemon thread inside a torch op when the interpreter ends aborts the process: let it finish.
-        atexit.register(self.wait)
+        fields = [self.choice, self.recipe, w.HBox([self.device, self.backend]), self.preview]
+        buttons = w.HBox([self.start, self.free, self.message])
+        self._box = w.VBox([*fields, buttons, self.below, self.table])
+        one_run_of_a_cell(self)
+
+    def _make_controls(self, choice: Choice) -> None:
+        look = {"layout": WIDE, "style": STYLE}
+        ids = list(catalogue.accepted_names())
+        self.choice = w.Combobox(value=choice.model, options=ids, description="model", ensure_option=False, **look)
+        self.choice.placeholder = "embedded, a folder, or a hub id"
+        try:
+            self.recipe = RecipePicker(choice.recipe)
+        except QuasarError:  # what was asked for was refused above
+            self.recipe = RecipePicker(self.chosen.recipe)
+        self.device = w.Dropdown(value=choice.device, options=DEVICES, description="device", **look)
+        self.backend = w.Dropdown(value=choice.backend, options=BACKENDS, description="backend", **look)
+        self.start = w.Button(description="Load", button_style="primary")
+        self.free = w.Button(description="Free memory", tooltip="lets go of both models; Load brings them back")
+        self.below = RunBelow()
+        self.start.on_click(lambda _: self.reload())
+        self.free.on_click(lambda _: self.let_go())
+        self.choice.observe(lambda _: self._foretell(), "value")
+
+    @property
+    def model(self) -> Decoder:
+        return self._decoder(0)
+
+    @property
+    def quantized(self) -> Decoder:
+        return self._decoder(1)
+
+    def _decoder(self, place: int) -> Decoder:
+        if not self._decoders:
+            raise InputError("the models of this panel were freed; press Load in it, or run its cell again")
+        return self._decoders[place]
 
     def reload(self) -> None:
         """Loads what the panel says, in a thread of its own."""
         if self._thread is not None and self._thread.is_alive():
             return
-        wanted = Choice(self.choice.value.strip(), self.recipe.value.strip(), self.device.value, self.backend.value)
-        self.start.disabled = True
+        wanted = Choice(self.choice.value.strip(), self.recipe.value, self.device.value, self.backend.value)
+        self.start.disabled = self.free.disabled = True
         self._say(f"loading {wanted.model} …")
-        self._thread = threading.Thread(target=self._load, args=(wanted,), daemon=True)
-        self._thread.start()
+        self._thread = start_thread(lambda: self._load(wanted))
+
+    def let_go(self) -> None:
+        """Frees the memory of both models, as far as nothing else in the notebook holds them."""
+        self._decoders, self._session.loaded = (), None
+        gc.collect()
+        self.table.value, self.below.offered = "", False
+        self.message.value = _status("freed; Load brings the models back")
+
+    def close(self) -> None:
+        """Takes the panel off the page and lets go of its models; what the session remembers stays."""
+        self._decoders = ()
+        close_all(self._box)
 
     def wait(self) -> None:
         """Returns when a load that was asked for has ended, well or not."""
@@ -135,21 +171,22 @@ class ModelPanel:
         outcome = note(QuasarError("loading failed for a reason of the lab's own: see the log"))
         try:
             with progress.listening(self._say):
-                opened = self._session.open(wanted)
-            self.chosen, self.model, self.quantized = opened
+                self.chosen, *decoders = self._session.open(wanted)
+            self._decoders = tuple(decoders)
             self._session.by_hand = wanted
             self.table.value = self._repr_html_()
-            outcome = _status("loaded: run the cells below again")
+            outcome, self.below.offered = _status("loaded"), True
         except QuasarError as error:
             outcome = self._refusal(error)
         finally:
-            self.message.value, self.start.disabled = outcome, False
+            self.message.value, self.start.disabled, self.free.disabled = outcome, False, False
 
     def _say(self, text: str) -> None:
         self.message.value = _status(text)
 
     def _refusal(self, error: QuasarError) -> str:
-        return f"{note(error)} <span>({escape(self.chosen.model)} stays loaded)</span>"
+        stays = f" <span>({escape(self.chosen.model)} stays loaded)</span>" if self._decoders else ""
+        return f"{note(error)}{stays}"
 
     def _foretell(self) -> None:
         """What a model of the catalogue will cost, before anything is downloaded."""
@@ -166,40 +203,42 @@ class ModelPanel:
         )
 
     def _repr_html_(self) -> str:
-        base = self.model
-        rows = "".join(
-            f"<tr><td {NAME_CELL}>{escape(decoder.name)}</td>"
-            f"<td {NUMBER_CELL}>{decoder.weight_bytes / 1e6:.1f} MB</td>"
-            f"<td {NUMBER_CELL}>{decoder.weight_bytes / base.weight_bytes:.0%}</td>"
-            f"<td {NUMBER_CELL}>{decoder.resident_bytes / 1e6:.1f} MB</td>"
-            f"<td {NUMBER_CELL}>{decoder.resident_bytes / base.resident_bytes:.0%}</td></tr>"
-            for decoder in (self.model, self.quantized)
-        )
-        identity = base.identity
-        caption = f"{identity['model']} · device {identity['device']}, backend {identity['backend']}"
-        heads = "".join(
-            f'<th scope="col" {look}>{words}</th>'
-            for words, look in (
-                ("verifier", NAME_CELL),
-                ("read per step", NUMBER_CELL),
-                ("of bf16", NUMBER_CELL),
-                ("held in memory", NUMBER_CELL),
-                ("of bf16", NUMBER_CELL),
-            )
-        )
-        return (
-            '<div style="overflow-x: auto" tabindex="0" role="region" aria-label="bytes of the model">'
-            '<table class="quasar-table" style="border-collapse: collapse">'
-            f'<caption style="text-align: left; white-space: nowrap">{escape(caption)}</caption>'
-            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
+        return size_table(self.model, self.quantized)
 
     def _ipython_display_(self, **options: Any) -> None:
-        if self._live:
-            fields = [w.HBox([self.choice, self.recipe]), w.HBox([self.device, self.backend]), self.preview]
-            display(w.VBox([*fields, w.HBox([self.start, self.message]), self.table]))
-        else:
-            display({"text/html": self._repr_html_(), "text/plain": repr(self)}, raw=True)
+        table = {"text/html": self._repr_html_(), "text/plain": repr(self)}
+        live = self._box._repr_mimebundle_() or {}
+        display(with_static_view(live, "Model", table["text/html"]) if self._live else table, raw=True)
+
+
+def size_table(base: Decoder, quantized: Decoder) -> str:
+    """Bytes of both models, read per step and held in memory, as HTML."""
+    rows = "".join(
+        f"<tr><td {NAME_CELL}>{escape(decoder.name)}</td>"
+        f"<td {NUMBER_CELL}>{decoder.weight_bytes / 1e6:.1f} MB</td>"
+        f"<td {NUMBER_CELL}>{decoder.weight_bytes / base.weight_bytes:.0%}</td>"
+        f"<td {NUMBER_CELL}>{decoder.resident_bytes / 1e6:.1f} MB</td>"
+        f"<td {NUMBER_CELL}>{decoder.resident_bytes / base.resident_bytes:.0%}</td></tr>"
+        for decoder in (base, quantized)
+    )
+    identity = base.identity
+    caption = f"{identity['model']} · device {identity['device']}, backend {identity['backend']}"
+    heads = "".join(
+        f'<th scope="col" {look}>{words}</th>'
+        for words, look in (
+            ("verifier", NAME_CELL),
+            ("read per step", NUMBER_CELL),
+            ("of bf16", NUMBER_CELL),
+            ("held in memory", NUMBER_CELL),
+            ("of bf16", NUMBER_CELL),
+        )
+    )
+    return (
+        '<div style="overflow-x: auto" tabindex="0" role="region" aria-label="bytes of the model">'
+        '<table class="quasar-table" style="border-collapse: collapse">'
+        f'<caption style="text-align: left; white-space: nowrap">{escape(caption)}</caption>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
 
 
 def _status(text: str) -> str:

@@ -7,6 +7,7 @@ function render({ model, el }) {
   root.className = "qs-root";
   const bar = document.createElement("p");
   bar.className = "qs-controls";
+  bar.hidden = true;
   const stop = document.createElement("button");
   stop.type = "button";
   stop.textContent = "Stop";
@@ -19,10 +20,10 @@ function render({ model, el }) {
 
   const strip = quasarStrip(root);
   const state = () => {
-    stop.hidden = !model.get("running");
-    stop.disabled = false;
+    // The bar keeps its place once a run has had it: Stop is greyed out, so that nothing below moves.
+    stop.disabled = !model.get("running");
     said.textContent = model.get("status");
-    bar.hidden = stop.hidden && !said.textContent;
+    bar.hidden = bar.hidden && stop.disabled && !said.textContent;
   };
   model.on("change:running", state);
   model.on("change:status", state);

@@ -4,7 +4,6 @@ The run has a thread of its own, so that Stop and the rest of the notebook stay 
 the front end, and so is each audit. A view that opens late asks for everything that was sent so far.
 """
 
-import atexit
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,16 +13,13 @@ from typing import Any
 import anywidget
 import traitlets
 
-from quasar_lab.figures.strip import script, stylesheet, whole_characters
+from quasar_lab.figures.strip import script, stylesheet, token_strip, whole_characters
 from quasar_lab.speculative.generation import Generation
 from quasar_lab.speculative.trace import Trace
 from quasar_lab.support.errors import InputError, QuasarError
 from quasar_lab.support.result import Json
-
-
-def _end(thread: threading.Thread, generation: Generation) -> None:
-    generation.cancel()
-    thread.join(timeout=10)
+from quasar_lab.widgets.lifetime import start_thread
+from quasar_lab.widgets.mode import with_static_view
 
 
 class TokenStrip(anywidget.AnyWidget):
@@ -54,10 +50,7 @@ class TokenStrip(anywidget.AnyWidget):
             raise InputError("a run is going on here; accepted: stop it first")
         self._generation, self.trace = generation, generation.trace
         self.running, self.status = True, "reading the prompt …"
-        self._thread = threading.Thread(target=self._work, args=(generation, done), daemon=True)
-        self._thread.start()
-        # A daemon thread that is inside a torch op when the interpreter ends aborts the process. So the run ends first.
-        atexit.register(_end, self._thread, generation)
+        self._thread = start_thread(lambda: self._work(generation, done), stop=generation.cancel)
 
     def show(self, trace: Trace) -> None:
         """Shows a trace in place of what was there.
@@ -80,6 +73,15 @@ class TokenStrip(anywidget.AnyWidget):
         if self._thread is not None:
             self._thread.join()
 
+    def close(self) -> None:
+        """Ends the run and takes the strip off the page."""
+        self.stop()
+        super().close()
+
+    def _repr_mimebundle_(self, **options: Any) -> tuple[Json, Json]:
+        live, about = super()._repr_mimebundle_(**options) or ({}, {})
+        return with_static_view(live, "Token strip", "" if self.trace is None else token_strip(self.trace).html), about
+
     def _work(self, generation: Generation, done: Callable[[Trace], None] | None) -> None:
         trace, outcome = generation.trace, ""
         try:
@@ -95,6 +97,7 @@ class TokenStrip(anywidget.AnyWidget):
         except QuasarError as error:
             outcome = str(error)
         finally:
+            self._generation = None  # it holds the models
             self.records = self._said  # what a saved notebook keeps
             self.running, self.status = False, outcome
 

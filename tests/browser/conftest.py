@@ -16,10 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from quasar_lab import reports
 from quasar_lab.cli import jupyter as launcher
+
+SHORT = ["import quasar_lab as ql", "panel = ql.widgets.pick_model()\npanel", "print('below:', panel.chosen.recipe)"]
+"""Cells of `short.ipynb`: the model panel, and one cell below it."""
 
 HERE = ("127.0.0.1", "localhost")
 
@@ -71,6 +76,9 @@ def jupyter(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
     notebooks = folder / "notebooks"
     shutil.copytree(reports.notebook_folder(), notebooks, ignore=shutil.ignore_patterns(".*"))
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    short = new_notebook(cells=[new_code_cell(source) for source in SHORT], metadata=kernel)
+    nbformat.write(short, notebooks / "short.ipynb")
     token, port = secrets.token_hex(16), _free_port()
     settings = {
         **os.environ,
@@ -85,7 +93,6 @@ def jupyter(tmp_path_factory):
         *launcher.command(notebooks, port),
         "--no-browser",
         f"--IdentityProvider.token={token}",
-        "--LabApp.expose_app_in_browser=True",
         "--ServerApp.port_retries=0",
     ]
     with (folder / "server.log").open("w") as log:

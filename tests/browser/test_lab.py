@@ -184,3 +184,26 @@ def test_a_saved_notebook_holds_no_megabytes_of_script_and_can_be_converted(note
     page, _ = HTMLExporter().from_notebook_node(document)
     assert "Drafters: who guesses" in page
     assert "interactive = True" in re.sub("<[^>]+>", "", page)
+
+
+def test_the_model_panel_offers_recipes_and_runs_the_cells_below(notebook):
+    lab = notebook("short")
+    before = lab.run_all()
+    panel = lab.show("pick_model")
+    recipe = panel.get_by_label("recipe", exact=True)
+    lines = [line.replace("\xa0", " ") for line in recipe.locator("option").all_text_contents()]
+    assert len(lines) > 3
+    assert all(" — " in line for line in lines)
+    below = panel.get_by_role("button", name="Run the cells below")
+    assert below.count() == 0
+    recipe.select_option(index=[line.startswith("w8a8-plain") for line in lines].index(True))
+    panel.get_by_role("button", name="Load").click()
+    below.wait_for(timeout=3 * MINUTES)
+    below.click()
+    lab.page.get_by_text("below: w8a8-plain").wait_for(timeout=MINUTES)
+    after = lab.page.evaluate(CELLS)
+    assert [cell["count"] for cell in after][:2] == [cell["count"] for cell in before][:2]
+    panel.get_by_role("button", name="Free memory").click()
+    panel.get_by_text("freed").wait_for(timeout=MINUTES)
+    assert below.count() == 0
+    assert complaints(lab.page, ".jp-OutputArea") == []

@@ -50,14 +50,24 @@ def test_a_prompt_is_the_same_however_it_comes(capsys, chat, tmp_path, monkeypat
         assert ids(capsys, chat, "--prompt-file", path, *raw) == wanted, name
         given = {"stdin": text.encode(), "monkeypatch": monkeypatch}
         assert ids(capsys, chat, "--prompt", "-", *raw, **given) == wanted, f"{name} on stdin"
+        assert ids(capsys, chat, "--prompt-file", "-", *raw, **given) == wanted, f"{name} on stdin"
     assert ids(capsys, chat, "--prompt", BOM + "hi é", *raw) == wanted
     (tmp_path / "two").write_text("hi é\n\n")
     assert ids(capsys, chat, "--prompt-file", tmp_path / "two", *raw) != wanted  # a second newline was meant
 
 
-def test_messages_with_a_bom(capsys, chat, tmp_path):
-    (tmp_path / "m.json").write_text(BOM + json.dumps([{"role": "user", "content": "hi"}]))
-    assert ids(capsys, chat, "--messages", tmp_path / "m.json") == ids(capsys, chat, "--prompt", "hi")
+def test_messages_with_a_bom(capsys, chat, tmp_path, monkeypatch):
+    text = BOM + json.dumps([{"role": "user", "content": "hi"}])
+    (tmp_path / "m.json").write_text(text)
+    wanted = ids(capsys, chat, "--prompt", "hi")
+    assert ids(capsys, chat, "--messages", tmp_path / "m.json") == wanted
+    assert ids(capsys, chat, "--messages", "-", stdin=text.encode(), monkeypatch=monkeypatch) == wanted
+
+
+def test_a_closed_stdin_is_one_line(capsys, chat, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    status, out, err = generate(capsys, chat, "--prompt", "-")
+    assert (status, out, err.count("\n")) == (2, "", 1)
 
 
 @pytest.mark.parametrize("stdin", [b"", b"\n", b"  \n", b"\xff\xfe"])

@@ -4,6 +4,7 @@ Oracles are the Python trace: a strip at some step shows what `Trace.audit_state
 """
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -364,7 +365,8 @@ WIDGET = """async ([source, records]) => {
     get: (name) => state[name], on: (name, act) => { on[name] = act; }, send: (message) => sent.push(message),
   };
   module.default.render({ model, el: document.body });
-  window.strip = { say: (record) => on['msg:custom']({ records: [record] }), sent };
+  const set = (name, value) => { state[name] = value; on[`change:${name}`](); };
+  window.strip = { say: (record) => on['msg:custom']({ records: [record] }), sent, set };
 }"""
 
 
@@ -386,3 +388,70 @@ def test_live_tokens_are_provisional_and_then_turn(open_page):
         assert [[state for state, _ in row] for row in shown] == states
     page.get_by_role("button", name="Stop").click()
     assert page.evaluate("strip.sent") == [{"type": "ready"}, {"type": "stop"}]
+
+
+def test_the_end_of_a_run_moves_nothing_on_the_page(open_page):
+    page = open_page("<!doctype html><body></body>")
+    page.evaluate(WIDGET, [live.TokenStrip._esm, []])
+    page.add_style_tag(content=live.TokenStrip._css)
+    for record in with_rounds([1.0, 2.0]).records():
+        page.evaluate("(record) => strip.say(record)", record)
+    stop, place = (
+        page.get_by_role("button", name="Stop"),
+        "document.querySelector('.qs-root').getBoundingClientRect().top",
+    )
+    assert stop.is_enabled()
+    during = page.evaluate(place)
+    page.evaluate("strip.set('running', false)")
+    assert page.evaluate(place) == during > 10
+    assert stop.is_disabled()
+    page.evaluate("strip.set('running', true)")
+    assert page.evaluate(place) == during
+    assert stop.is_enabled()
+
+
+def with_rounds(times, accepted=None):
+    """A trace whose rounds draft one token each and take these ms, the drafts of the first `accepted` kept."""
+    accepted = len(times) if accepted is None else accepted
+    model = trace_of(["a", "b"])
+    rounds = []
+    for place, ms in enumerate(times):
+        kept = place < accepted
+        record = replace(
+            model.rounds[0], index=place, ms={"draft": ms / 4, "verify": ms / 2, "sample": 0.0, "host": ms / 4}
+        )
+        if not kept:
+            record = replace(
+                record, states=["rejected"], emitted_ids=[0], emitted_pieces=["a"], emitted_states=["corrected"]
+            )
+        rounds.append(record)
+    return Trace(model.header, model.prefill, rounds)
+
+
+def test_one_slow_round_leaves_the_other_bars_their_lengths(open_page):
+    page = open_page(token_strip(with_rounds([2.0, 2.5, 400.0, 1.0])).page())
+    bars = page.evaluate(
+        """() => [...document.querySelectorAll('.qs-round-row')].map((row) => {
+          const bar = row.querySelector('.qs-bar-of-time');
+          const long = [...bar.children].reduce((sum, part) => sum + part.getBoundingClientRect().width, 0);
+          const [ms, time] = [row.querySelector('.qs-ms').textContent, row.querySelector('.qs-time')];
+          return [long / bar.getBoundingClientRect().width, bar.classList.contains('qs-cut'), ms, time.title];
+        })"""
+    )
+    assert [round(share, 2) for share, *_ in bars] == [0.8, 1.0, 1.0, 0.4]
+    assert [cut for _, cut, *_ in bars] == [False, False, True, False]
+    assert [ms for *_, ms, _ in bars] == ["2.00 ms", "2.50 ms", "400 ms", "1.00 ms"]
+    assert "longer than its bar" in bars[2][3]
+    assert "longer" not in bars[0][3]
+
+
+@pytest.mark.parametrize(("rounds", "accepted"), [(8, 5), (8, 3), (8, 1), (200, 1), (200, 3), (16, 1), (3, 2), (7, 0)])
+def test_the_strip_rounds_as_the_figure_beside_it(open_page, rounds, accepted):
+    trace = with_rounds([1.0] * rounds, accepted)
+    page = open_page(token_strip(trace).page())
+    said = page.locator(".qs-head").inner_text().replace("\n", " ")
+    tokens = sum(len(record.emitted_ids) for record in trace.rounds)
+    assert f"{tokens / rounds:.2f} tokens / round" in said
+    assert f"{100 * (accepted / rounds):.0f} % drafts accepted" in said
+    figure = acceptance(trace).layout.title.subtitle.text
+    assert f"{accepted / rounds:.0%} of drafts accepted" in figure

@@ -1,7 +1,10 @@
 """Rows of the head that stand for no token: never likely, never drawn, in every verifier."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from quasar_kernels.simulated_device import SimulatedDevice
 from tiny_models import BYTE_TOKENS, write_chat_model
 from tiny_quantized import plain
 
@@ -38,6 +41,17 @@ def test_rows_without_a_token_have_no_probability(verifiers, name, backend, tmp_
     assert int(logits.argmax(dim=-1).max()) < BYTE_TOKENS
 
 
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.5}], ids=str)
+def test_a_device_masks_them_in_every_replay(padded, options):
+    """Graphs of several widths, replayed: the text and the likeliest tokens are those of the plain decoder."""
+    base = ql.load(padded.checkpoint.folder, backend="reference")
+    device = replace(base, ops=SimulatedDevice())
+    here, there = (ql.generate(model, PROMPT, max_new_tokens=25, seed=3, **options) for model in (base, device))
+    assert there.token_ids == here.token_ids
+    tops = [token for record in there.rounds for row in record.top for token, _, p in row if p > 0]
+    assert max(tops) < BYTE_TOKENS
+
+
 def test_the_others_are_those_of_the_model(tmp_path):
     """Setting the rows changes no other logit, and there are such rows among the likeliest of this model."""
     oracle = write_chat_model(tmp_path, PADDED)
@@ -66,4 +80,5 @@ def test_fidelity_stays_finite(verifiers):
 
 def test_a_full_vocabulary_is_left_alone(tmp_path):
     write_chat_model(tmp_path)
-    assert ql.load(tmp_path)._network.absent is None
+    model = ql.load(tmp_path)
+    assert model.linears()[-1][2].bias is None

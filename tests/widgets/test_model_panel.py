@@ -1,14 +1,17 @@
 """The model panel: loads at first try, keeps the last good model, carries a person's choice to the next notebook."""
 
+import gc
 import re
 import threading
+import weakref
 from dataclasses import dataclass
 
 import pytest
 
 from quasar_lab import widgets
+from quasar_lab.quantization import recipes
 from quasar_lab.support import progress
-from quasar_lab.support.errors import CheckpointError
+from quasar_lab.support.errors import CheckpointError, InputError, RecipeError
 from quasar_lab.widgets import models
 from quasar_lab.widgets.models import Choice, ModelPanel, Session
 
@@ -42,6 +45,7 @@ def loads(monkeypatch):
         return Fake("bf16", model, device, backend, 200_000_000, 300_000_000)
 
     def quantize(base, recipe):
+        recipes.parse_recipe(recipe)
         return Fake(recipe, base.model, base.device, base.backend, 100_000_000, 150_000_000)
 
     monkeypatch.setattr(models, "load", load)
@@ -76,7 +80,8 @@ def test_load_replaces_both_models_at_once(loads):
     pick(shown, model="other", recipe="w8a8-plain", backend="reference")
     assert (shown.model.model, shown.quantized.name, shown.model.backend) == ("other", "w8a8-plain", "reference")
     assert shown.chosen == Choice("other", "w8a8-plain", "cpu", "reference")
-    assert "run the cells below again" in shown.message.value
+    assert "loaded" in shown.message.value
+    assert shown.below.offered
     assert "other · device cpu, backend reference" in shown.table.value
 
 
@@ -134,7 +139,7 @@ def test_progress_is_said_in_the_panel_and_not_printed(loads, monkeypatch, capsy
     said = []
     shown.message.observe(lambda change: said.append(re.sub("<[^>]*>", "", change["new"])), "value")
     pick(shown, model="other")
-    assert said == ["loading other …", "reading other", "loaded: run the cells below again"]
+    assert said == ["loading other …", "reading other", "loaded"]
     assert capsys.readouterr() == ("", "")
 
 
@@ -168,3 +173,74 @@ def test_static_is_the_table_only(loads, capsys):
     out = capsys.readouterr().out
     assert "<table" in out
     assert "widget-view" not in out
+
+
+def test_a_change_of_the_recipe_keeps_the_bf16_model(loads):
+    shown = panel(Session())
+    before = shown.model
+    pick(shown, recipe="w8a8-plain")
+    assert shown.model is before
+    assert shown.quantized.name == "w8a8-plain"
+    assert loads == ["embedded"]
+
+
+def test_free_memory_lets_go_of_both_models_and_load_brings_them_back(loads):
+    session = Session()
+    shown = panel(session)
+    held = [weakref.ref(shown.model), weakref.ref(shown.quantized)]
+    shown.free.click()
+    gc.collect()
+    assert [reference() for reference in held] == [None, None]
+    with pytest.raises(InputError, match="were freed; press Load"):
+        shown.model  # noqa: B018
+    assert shown.table.value == ""
+    pick(shown)
+    assert shown.model.model == "embedded"
+    assert "200.0 MB" in shown.table.value
+
+
+def test_a_closed_panel_lets_go_of_its_models(loads):
+    session = Session()
+    shown = panel(session)
+    held = weakref.ref(shown.model), weakref.ref(shown)
+    shown.close()
+    session.loaded = None
+    gc.collect()
+    assert held[0]() is None
+    del shown
+    gc.collect()
+    assert held[1]() is None
+
+
+def test_recipes_are_a_list_with_one_line_each_and_any_alpha(loads):
+    shown = panel(Session())
+    labels = [label for label, _ in shown.recipe.name.options]
+    assert labels == [f"{name} — {recipe.summary}" for name, recipe in recipes.RECIPES.items()]
+    assert any("way to make the INT8 copy" in child.value for child in shown.recipe.children[2:])
+    assert shown.recipe.alpha.layout.display == "none"
+    for text in ("w8a8-smoothquant:0.85", "w8a8-shifted:0.3", "w8a8-searched"):
+        shown.recipe.value = text
+        assert shown.recipe.value == text
+        assert (shown.recipe.alpha.layout.display == "none") == (":" not in text)
+    with pytest.raises(RecipeError, match="unknown recipe"):
+        shown.recipe.value = "w8a8-none"
+
+
+def test_after_a_load_the_cells_below_are_offered_to_run(loads):
+    shown = panel(Session())
+    assert not shown.below.offered
+    pick(shown, recipe="w8a8-plain")
+    assert shown.below.offered
+    pick(shown, model="missing")
+    assert shown.below.offered  # of the model loaded before
+
+
+def test_a_front_end_without_widgets_shows_the_table_and_a_hint(loads, monkeypatch):
+    bundles = []
+    monkeypatch.setattr(models, "display", lambda bundle, raw: bundles.append(bundle))
+    widgets.pick_model()._ipython_display_()
+    (bundle,) = bundles
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert "200.0 MB" in bundle["text/html"]
+    assert "install ipywidgets and anywidget" in bundle["text/html"]
+    assert "VBox" not in bundle["text/plain"]
