@@ -13,6 +13,7 @@ from tiny_models import write_checkpoint
 import quasar_lab as ql
 from quasar_lab.models import checkpoint, embedded
 from quasar_lab.models.model_config import parse_config, projection_of
+from quasar_lab.support import storage
 from quasar_lab.support.errors import CheckpointError
 
 
@@ -356,16 +357,18 @@ def test_a_damaged_conversion_is_made_again(monkeypatch, cache_here):
     def convert(folder):
         built.append(folder)
         (folder / "model.safetensors").write_text("x" * 10)
-        (folder / "complete.json").write_text(json.dumps({"sizes": {"model.safetensors": 10}}))
+        digest = storage.sha256_file(folder / "model.safetensors")
+        (folder / "complete.json").write_text(json.dumps({"sizes": {"model.safetensors": 10}, "sha256": digest}))
 
     monkeypatch.setattr(embedded, "_convert", convert)
     folder = embedded.converted_folder()
     embedded.converted_folder()
     assert len(built) == 1
-    (folder / "model.safetensors").write_text("cut")
-    embedded.converted_folder()
-    assert len(built) == 2
-    assert (folder / "model.safetensors").read_text() == "x" * 10
+    for builds, damage in ((2, "cut"), (3, "\0" * 10)):
+        (folder / "model.safetensors").write_text(damage)
+        embedded.converted_folder()
+        assert len(built) == builds
+        assert (folder / "model.safetensors").read_text() == "x" * 10
 
 
 def test_a_killed_conversion_leaves_nothing_that_looks_finished(monkeypatch, cache_here):
