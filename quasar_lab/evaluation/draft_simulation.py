@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quasar_lab.evaluation.questions import Question
-from quasar_lab.speculative.config import GREEDY, GenerationConfig, check_gamma
+from quasar_lab.speculative.config import GREEDY, MAX_GAMMA, GenerationConfig, check_gamma
 from quasar_lab.speculative.drafters import Drafter, make_drafter
+from quasar_lab.speculative.drafters.ngram import LONGEST_ACCEPTED
 from quasar_lab.speculative.drafters.registry import DEFAULT, kinds
 from quasar_lab.speculative.generation import generate
 from quasar_lab.speculative.rejection import keeps_greedily, kept_prefix
@@ -141,6 +142,14 @@ def _row(category: str, items: Sequence[PlainAnswer], drafter: str, gamma: int) 
         mean_acceptance_length=emitted / len(every) if every else None,
         draft_acceptance_rate=accepted / drafted if drafted else None,
     )
+
+
+def longest_tau(answered: Sequence[PlainAnswer]) -> float:
+    """The largest τ of a category at the longest γ, whatever the lookup: what an axis must hold for every setting."""
+    every = (
+        row for longest in range(1, LONGEST_ACCEPTED + 1) for row in table(answered, f"ngram:{longest}", MAX_GAMMA)
+    )
+    return max((row.mean_acceptance_length or 1.0 for row in every), default=1.0)
 
 
 @dataclass(frozen=True)

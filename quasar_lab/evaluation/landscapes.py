@@ -169,7 +169,8 @@ class HeightLimits:
     """The largest value of the two landscapes that the figure opens with."""
 
     opening_top_without_first: float
-    """The same without the first token. Rows of weights are no tokens, so for |W| it is `opening_top`."""
+    """The same without the first token, half a step for the whole tensor included. Rows of weights are no tokens, so
+    for |W| it is `opening_top`."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,10 @@ def height_limits(positions: Sequence[Landscape], opening: int) -> tuple[HeightL
     # Half a step is drawn as a plane, so the floor of |X| has to lie below half of the smallest step.
     half_step = min(float(position.steps["per token"].min()) / 2 for position in positions)
     several = len(shown[0].inputs.rows) > 1
-    rest = max(float(view.inputs.values[1:].max()) for view in shown) if several else 0.0
+    rest = 0.0
+    if several:  # half of one step for all tokens is drawn as a plane, and may be larger than any token but the first
+        heights = [(float(view.inputs.values[1:].max()), max(view.ceilings("per tensor")) / 254) for view in shown]
+        rest = max(max(pair) for pair in heights)
     inputs = _limits([position.inputs for position in positions], [view.inputs for view in shown], half_step, rest)
     return inputs, _limits([position.weights for position in positions], [view.weights for view in shown])
 
@@ -256,8 +260,8 @@ def _limits(
 ) -> HeightLimits:
     """Limits for the cells at every position, of which `shown` are those that the figure opens with.
 
-    lowest: a height that the floor has to lie below. rest: the largest value without the first token, where it is
-    known and not 0.
+    lowest: a height that the floor has to lie below. rest: the largest height without the first token, where it
+    is known and not 0.
     """
     top = max(cells.largest for cells in every) or 1.0
     opening_top = max(cells.largest for cells in shown) or 1.0

@@ -13,12 +13,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from quasar_lab.evaluation.origin import Origin
+from quasar_lab.figures.plot import Plot
 from quasar_lab.figures.style import BLUE, GREEN, GREY, escape, framed, origin_line
 from quasar_lab.speculative import trace as traces
 from quasar_lab.speculative.trace import Trace
 
 
-def acceptance(trace: Trace) -> go.Figure:
+def acceptance(trace: Trace) -> Plot:
     """Left: rounds by number of accepted drafts, empty drafts apart. Right, where something was drafted: survival by
     draft position."""
     rates = traces.acceptance(trace.rounds, trace.gamma)

@@ -10,12 +10,13 @@ tell everything: drafting, sampling and the short last audit of a text take time
 import plotly.graph_objects as go
 
 from quasar_lab.evaluation.audit_cost import AuditCost, MeasuredLength
+from quasar_lab.figures.plot import Plot
 from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, error_bars, escape, framed, origin_line
 
 ADAPTS = "adapts"
 
 
-def audit_cost(result: AuditCost) -> go.Figure:
+def audit_cost(result: AuditCost) -> Plot:
     """Speedup over BF16 with the same drafts, by audit length L. result: what `audit_cost.measure_audit_cost`
     returns."""
     figure = go.Figure()
@@ -26,9 +27,7 @@ def audit_cost(result: AuditCost) -> go.Figure:
     _measured_points(figure, result, adapting, f"measured, L {ADAPTS}", GREEN, "diamond")
     _choice(figure, result.forecast.chosen)
     base, longest = escape(result.base), result.forecast.predicted[-1].length
-    figure.update_xaxes(
-        title_text="audit length L: tokens that wait for an audit", title_standoff=8, range=[0, longest + 1]
-    )
+    figure.update_xaxes(title_text="tokens that wait for an audit (L)", title_standoff=8, range=[0, longest + 1])
     figure.update_yaxes(title_text=f"speedup over {base}, same drafts", rangemode="tozero")
     facts = [
         f"{result.forecast.refused} of {result.forecast.judged:,} tokens refused",

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from quasar_lab.evaluation.decode_speed import DecodeResult
 from quasar_lab.evaluation.speedup_table import SpeedupRow
 from quasar_lab.evaluation.timed_answer import Arm
+from quasar_lab.figures.plot import Plot
 from quasar_lab.figures.style import (
     BLUE,
     GREEN,
@@ -25,6 +26,7 @@ from quasar_lab.figures.style import (
     escape,
     framed,
     interval_bars,
+    label_room,
     origin_line,
 )
 from quasar_lab.support.result import Json
@@ -61,7 +63,7 @@ def _error_bars(rows: list[SpeedupRow]) -> Json:
     return interval_bars(rows, "speedup_low", "speedup", "speedup_high")
 
 
-def speedup(result: DecodeResult | Json) -> go.Figure:
+def speedup(result: DecodeResult | Json) -> Plot:
     """Time per token of the baseline over that of each arm, per category, with 95 % intervals; hollow: predicted.
 
     result: what `decode_benchmark.run` returns, or the JSON of `quasar-lab bench decode`.
@@ -112,7 +114,7 @@ def _speedups_of_arm(figure: go.Figure, label: str, rows: list[SpeedupRow], colo
     )
 
 
-def speedup_factors(result: DecodeResult | Json, verifier: str, drafter: str) -> go.Figure:
+def speedup_factors(result: DecodeResult | Json, verifier: str, drafter: str) -> Plot:
     """The speedup of one arm per category as a product: step × acceptance × other, on a logarithmic axis.
 
     result: as in `speedup`.
@@ -141,7 +143,7 @@ def speedup_factors(result: DecodeResult | Json, verifier: str, drafter: str) ->
         f"{_label(arm)} over {base}, plain{mean} · {_conditions(result)}",
         _origin(result),
         height=220 + 48 * len(rows),
-        left=min(24 + 7 * max(map(len, categories), default=0), 150),
+        left=label_room(categories),
     )
 
 
@@ -164,7 +166,7 @@ def _factor_bars(figure: go.Figure, rows: list[SpeedupRow], categories: list[str
         )
 
 
-def predicted_speedup(result: DecodeResult | Json) -> go.Figure:
+def predicted_speedup(result: DecodeResult | Json) -> Plot:
     """Measured speedup over the predicted one, a point per arm and category, with 95 % intervals, beside the diagonal.
 
     The prediction puts together pass times that were measured on their own with the widths that the rounds had: a point

@@ -15,6 +15,7 @@ from plotly.subplots import make_subplots
 
 from quasar_lab.evaluation.draft_simulation import ALL, CategoryAcceptance, PlainAnswer, SettingsSweep, sweep, table
 from quasar_lab.evaluation.origin import Origin
+from quasar_lab.figures.plot import Plot
 from quasar_lab.figures.style import (
     BLUE,
     GREEN,
@@ -27,6 +28,7 @@ from quasar_lab.figures.style import (
     VERMILION,
     escape,
     framed,
+    label_room,
     origin_line,
 )
 
@@ -34,27 +36,29 @@ CATEGORY_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 
 
 def tau_by_text(
-    answered: Sequence[PlainAnswer], identity: Mapping[str, Any], *, longest: int = 3, gamma: int = 4
-) -> go.Figure:
+    answered: Sequence[PlainAnswer], identity: Mapping[str, Any], *, longest: int = 3, gamma: int = 4, span: float = 2.0
+) -> Plot:
     """Left: τ of each category of text with n-gram drafts, beside 1 without. Right: which share of the drafts was kept.
 
-    identity: of the verifier that wrote the answers.
+    identity: of the verifier that wrote the answers. span: the least τ that the axis holds, so that it stands still
+    under a slider.
     """
     rows = table(answered, f"ngram:{longest}", gamma)
     facts = f"n-gram lookup of at most {longest}, γ = {gamma} · {len(answered)} answers, temperature 0"
-    said = f"{facts} · dashed: without a drafter"
+    said = f"τ: tokens a round, dashed without a drafter · {facts}"
     line = origin_line(Origin.from_json(identity))
-    return framed(_bars_by_text(rows), "The text decides", said, line, height=430, left=112, head=24)
+    left = label_room(row.category for row in rows)
+    return framed(_bars_by_text(rows, span), "The text decides", said, line, height=430, left=left, head=24)
 
 
-def _bars_by_text(rows: Sequence[CategoryAcceptance]) -> go.Figure:
+def _bars_by_text(rows: Sequence[CategoryAcceptance], span: float) -> go.Figure:
     ordered = sorted(rows, key=lambda row: (row.category != ALL, row.mean_acceptance_length or 0))
     figure = make_subplots(
         rows=1,
         cols=2,
         shared_yaxes=True,
         horizontal_spacing=0.06,
-        subplot_titles=("τ, tokens per round", "share of drafts kept"),
+        subplot_titles=("τ", "drafts kept"),
     )
     lengths = [row.mean_acceptance_length for row in ordered]
     _bars(
@@ -78,7 +82,7 @@ def _bars_by_text(rows: Sequence[CategoryAcceptance]) -> go.Figure:
         column=2,
     )
     figure.add_vline(x=1, line={"color": GREY, "width": 1.5, "dash": "dash"}, row=1, col=1)
-    most = max(2.0, *(length or 0 for length in lengths))
+    most = max(span, *(length or 0 for length in lengths))
     figure.update_xaxes(range=[0, 1.3 * most], row=1, col=1)
     figure.update_xaxes(range=[0, 1.3], tickformat=".0%", dtick=0.5, row=1, col=2)
     return figure.update_layout(bargap=0.35)
@@ -121,7 +125,7 @@ def tau_by_settings(
     lookups: Sequence[int],
     longest: int = 3,
     gamma: int = 4,
-) -> go.Figure:
+) -> Plot:
     """τ per category of text: left by γ, with lookups of at most `longest`, right by longest lookup, with `gamma`."""
     figure = _lines_by_settings(sweep(answered, gammas, lookups, longest, gamma))
     title = "How far to look back, how far to draft"

@@ -15,13 +15,14 @@ from plotly.subplots import make_subplots
 
 from quasar_lab.evaluation.fidelity import Fidelity, Series
 from quasar_lab.evaluation.histogram import Histogram
+from quasar_lab.figures.plot import Plot
 from quasar_lab.figures.style import BLUE, GREY, INK, SKY, VERMILION, escape, framed, origin_line, visible
 
 LOWEST_KL = 1e-9
 """Where an axis of KL ends. What is below, zero among it, is drawn there."""
 
 
-def divergence(result: Fidelity) -> go.Figure:
+def divergence(result: Fidelity) -> Plot:
     """Left: KL at each of the first positions, flips marked. Right: how KL is spread over all positions.
 
     result: what `fidelity.compare` or `fidelity.on_own_answers` returns.
@@ -125,7 +126,7 @@ def _range_of_kl(histogram: Histogram) -> list[float]:
     return [low - 0.2, edges[filled[-1] + 1] + 0.3]
 
 
-def flip_margins(result: Fidelity) -> go.Figure:
+def flip_margins(result: Fidelity) -> Plot:
     """BF16's margins at flips against its margins at all positions, as shares of each.
 
     result: what `fidelity.compare` or `fidelity.on_own_answers` returns.

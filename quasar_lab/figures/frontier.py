@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from quasar_lab.evaluation.recipe_frontier import FrontierRow
-from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, SOFT, escape, framed, origin_line
+from quasar_lab.figures.plot import Plot
+from quasar_lab.figures.style import BLUE, GREEN, GREY, INK, SOFT, escape, framed, label_room, origin_line
 from quasar_lab.models.embedded import ID
 
 FOUR_BIT = "the checkpoint was already 4-bit"
@@ -24,7 +25,7 @@ LABEL_GAP = 0.07
 """The least distance of two labels, as a share of the axis."""
 
 
-def frontier(rows: Sequence[FrontierRow]) -> go.Figure:
+def frontier(rows: Sequence[FrontierRow]) -> Plot:
     """Above: KL(BF16‖V), mean and 99th percentile, by megabytes read per step. Below: top-1 agreement of each recipe.
 
     rows: what `frontier.measure_recipes` returns.
@@ -51,7 +52,7 @@ def frontier(rows: Sequence[FrontierRow]) -> go.Figure:
         " · ".join(facts),
         origin_line(first.origin, recipe=""),
         height=640,
-        left=12 + 7 * max(map(len, names)),
+        left=label_room(names),
         head=24,
     )
 
@@ -118,16 +119,15 @@ def _agreement(figure: go.Figure, ordered: Sequence[FrontierRow], names: Sequenc
         orientation="h",
         marker={"color": GREEN},
         text=[f"{share:.1%}" for share in shares],
-        textposition="inside",
-        insidetextanchor="end",
-        textfont={"color": "white"},
+        textposition="outside",
+        cliponaxis=False,
         customdata=[row.fidelity.flips for row in ordered],
         hovertemplate="%{y}: %{customdata} flips<extra></extra>",
         showlegend=False,
         row=2,
         col=1,
     )
-    figure.update_xaxes(range=[max(0.0, min(shares) - 0.1), 1.0], tickformat=".0%", row=2, col=1)
+    figure.update_xaxes(range=[0, 1.25], tickvals=[0, 0.25, 0.5, 0.75, 1], tickformat=".0%", row=2, col=1)
     figure.update_yaxes(autorange="reversed", row=2, col=1)
 
 

@@ -40,7 +40,8 @@ from quasar_lab.evaluation.outliers import (
     outlier_map,
 )
 from quasar_lab.figures.notation import mapped_formulas, mapped_origin, short_number
-from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, finish_figure, visible
+from quasar_lab.figures.plot import Plot
+from quasar_lab.figures.style import BLUE, GREEN, INK, ORANGE, escape, framed, full_ticks, label_room, visible
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.speculative.generation import Prompt
 from quasar_lab.support.readable import readable
@@ -69,7 +70,7 @@ def outliers(
     quantized: Decoder | None = None,
     text: Prompt | Activations | None = None,
     order: str = "channel",
-) -> go.Figure:
+) -> Plot:
     """Largest |x| of every input channel of one linear, as it is and as a recipe rounds it, on one locked log scale.
 
     The first token is drawn apart from the others. quantized: its factors and rotation are used. Without it the mapping
@@ -80,33 +81,32 @@ def outliers(
     found = input_outliers(model, layer, projection, quantized, text, order)
     mapping, pieces = found.choice.mapping, found.linear.activations.pieces
     names = ("before: |x|", f"after: |{mapped_formulas(mapping, 'x', 'W')[0]}|")
-    figure = make_subplots(
-        rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.05, subplot_titles=[escape(name) for name in names]
-    )
+    titles = [
+        f"{escape(name)}<br>{_largest_in_words(sizes, found.channels)}"
+        for name, sizes in zip(names, (found.before, found.after), strict=True)
+    ]
+    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.05, subplot_titles=titles)
     for column, sizes in enumerate((found.before, found.after), 1):
         _draw_channels(figure, column, sizes, found.channels.tolist(), pieces)
         _label_median(figure, column, sizes)
-        _label_largest(figure, column, sizes, found.channels)
     drawn = [value for data in figure.data for value in data.y]
     bottom, top = log10(min(drawn)), log10(max(drawn))
-    figure.update_yaxes(type="log", range=[bottom - 0.1, top + 0.8], dtick=1, exponentformat="power")
+    figure.update_yaxes(type="log", range=[bottom - 0.1, top + 0.3], dtick=1, exponentformat="power")
     figure.update_yaxes(title_text="largest |x| of the channel", row=1, col=1)
     for column, axis in enumerate(_channel_axes(found), 1):
         figure.update_xaxes(title_text=axis, row=1, col=column)
     subtitle = f"max / median over channels: {readable(found.before.ratio)} before, {readable(found.after.ratio)} after"
     subtitle += f" ({escape(found.choice.origin)}) · {len(pieces)} tokens"
     line = mapped_origin(found.linear.activations.identity, found.choice.recipe)
-    finish_figure(figure, f"{found.linear.title}: its input", subtitle, line, height=480)
-    figure.update_layout(margin={"t": 128}, legend={"y": 1.09})
-    return figure
+    return framed(figure, f"{found.linear.title}: its input", subtitle, line, height=540, head=58)
 
 
 def _channel_axes(found: InputOutliers) -> tuple[str, str]:
     """What the horizontal axes of both panels count."""
     if found.choice.mapping.rotation is not None:
-        return "channel, largest first" if found.order == "sorted" else "input channel", "rotated channel"
+        return "largest first" if found.order == "sorted" else "input channel", "rotated channel"
     if found.order == "sorted":
-        return "channel, largest first", "channel, same order as left"
+        return "largest first", "same order"
     return "input channel", "input channel"
 
 
@@ -158,28 +158,16 @@ def _label_median(figure: go.Figure, column: int, sizes: ChannelSizes) -> None:
     )
 
 
-def _label_largest(figure: go.Figure, column: int, sizes: ChannelSizes, channels: Tensor) -> None:
-    """What the highest dot is, in words beside it."""
-    axis, at = "" if column == 1 else str(column), sizes.largest_at
-    left = at < len(channels) / 2
-    figure.add_annotation(
-        xref=f"x{axis}",
-        yref=f"y{axis}",
-        showarrow=False,
-        font={"size": 12, "color": INK},
-        x=at,
-        y=log10(max(sizes.largest, FLOOR)),
-        text=f"max {sizes.largest:.4g} · channel {int(channels[at])} · token {sizes.largest_token}",
-        xanchor="left" if left else "right",
-        xshift=6 if left else -6,
-        yshift=14,  # above a flat band, where it would be unreadable, and above the label of its median
-    )
+def _largest_in_words(sizes: ChannelSizes, channels: Tensor) -> str:
+    """What the highest dot is, in words that stand above its panel."""
+    at = f"channel {int(channels[sizes.largest_at])}, token {sizes.largest_token}"
+    return f"max {sizes.largest:.4g}<br>{at}"
 
 
 # Every linear of the model
 
 
-def model_map(model: Decoder, text: Prompt | Activations | None = None) -> go.Figure:
+def model_map(model: Decoder, text: Prompt | Activations | None = None) -> Plot:
     """Max / median of per-channel |x| for every layer and projection: above with all tokens, below without the first.
 
     What vanishes in the lower map was a massive token. What stays is a persistent channel.
@@ -197,17 +185,18 @@ def model_map(model: Decoder, text: Prompt | Activations | None = None) -> go.Fi
                 "title": {"text": "max / median"},
                 "tickvals": [0, 1, 2, 3, 4],
                 "ticktext": ["1", "10", "100", "1 000", "10 000"],
-                "thickness": 14,
+                "thickness": 12,
                 "outlinewidth": 0,
             },
         }
     )
     figure.update_xaxes(title_text="layer", row=2, col=1)
     subtitle = f"max / median over channels of the largest |x| · {found.tokens} tokens"
-    finish_figure(figure, "Where the large values are", subtitle, mapped_origin(found.identity), height=500)
-    figure.update_layout(margin={"t": 104})
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    return figure
+    line = mapped_origin(found.identity)
+    return framed(
+        figure, "Where the large values are", subtitle, line, height=520, left=label_room(found.projections), head=24
+    )
 
 
 def _heatmap(found: OutlierMap, ratios: list[list[float]]) -> go.Heatmap:
@@ -233,7 +222,7 @@ def error_by_alpha(
     alphas: Sequence[float] = ALPHAS,
     text: Prompt | Activations | None = None,
     grid: str = "per token",
-) -> go.Figure:
+) -> Plot:
     """Output error of one linear in INT8 against the smoothing strength α, over all tokens and without the first.
 
     Beside the error with both sides rounded stand those with only one side rounded. The activations' error falls as α
@@ -247,7 +236,7 @@ def error_by_alpha(
     for column, errors in enumerate(sweep.groups, 1):
         for trace in _curves(sweep, errors, legend=column == 1):
             figure.add_trace(trace, row=1, col=column)
-    figure.update_xaxes(title_text="smoothing strength α")
+    figure.update_xaxes(title_text="strength α")
     figure.update_yaxes(**_percentages([value for data in figure.data for value in data.y]))
     figure.update_yaxes(title_text="output error, %", row=1, col=1)
     best = [
@@ -256,9 +245,7 @@ def error_by_alpha(
     ]
     subtitle = f"{' · '.join(best)} · steps {sweep.grid}"
     line = mapped_origin(sweep.linear.activations.identity)
-    finish_figure(figure, f"{sweep.linear.title}: how much to smooth", subtitle, line, height=480)
-    figure.update_layout(margin={"t": 146}, legend={"y": 1.08})
-    return figure
+    return framed(figure, f"{sweep.linear.title}: how much to smooth", subtitle, line, height=540, head=24)
 
 
 def _curves(sweep: AlphaSweep, errors: SweepErrors, legend: bool) -> list[go.Scatter]:
@@ -317,7 +304,7 @@ def channel(
     number: int | None = None,
     quantized: Decoder | None = None,
     text: Prompt | Activations | None = None,
-) -> go.Figure:
+) -> Plot:
     """One input channel along the tokens, as it is and as it is rounded.
 
     The subtitle says its factor, its largest values before and after, and its share of the rounding error. number None:
@@ -332,12 +319,12 @@ def channel(
     for side, name, colour in ((found.before, "before: |x|", ORANGE), (found.after, after, GREEN)):
         figure.add_trace(_along_text(side, name, colour, pieces))
     figure.update_xaxes(title_text="token (position)")
-    figure.update_yaxes(title_text=f"channel {found.number}", type="log", exponentformat="power")
-    title = f"{found.linear.title}: channel {found.number} along the text"
+    drawn = [value for data in figure.data for value in data.y]
+    ticks = full_ticks(min(drawn) / 1.5, max(drawn) * 1.5)
+    figure.update_yaxes(title_text=f"channel {found.number}", type="log", **ticks)
+    title = f"{found.linear.title}: channel {found.number}"
     line = mapped_origin(activations.identity, found.choice.recipe)
-    finish_figure(figure, title, _channel_in_words(found), line, height=400)
-    figure.update_layout(margin={"t": 132})
-    return figure
+    return framed(figure, title, _channel_in_words(found), line, height=480)
 
 
 def _along_text(side: ChannelSide, name: str, colour: str, pieces: Sequence[str]) -> go.Scatter:
@@ -354,7 +341,7 @@ def _along_text(side: ChannelSide, name: str, colour: str, pieces: Sequence[str]
 
 
 def _channel_in_words(found: ChannelValues) -> str:
-    """Two lines: factor and largest values, then the share of the error and where the mapping comes from."""
+    """Factor and largest values, the share of the error, and where the mapping comes from."""
     before, after = found.before, found.after
     even = 100 / found.linear.x.shape[1]
     sizes = [
@@ -365,4 +352,4 @@ def _channel_in_words(found: ChannelValues) -> str:
     share = f"share of the error {100 * before.share:.2g} % → {100 * after.share:.2g} % (an even share: {even:.2g} %)"
     rotated = found.choice.mapping.rotation is not None
     mixed = "; after the rotation a channel is a mixture of all" if rotated else ""
-    return f"{' · '.join(sizes)}<br>{share} · {escape(found.choice.origin)}{mixed}"
+    return f"{' · '.join(sizes)} · {share} · {escape(found.choice.origin)}{mixed}"

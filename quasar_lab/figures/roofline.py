@@ -12,12 +12,13 @@ import plotly.graph_objects as go
 
 from quasar_lab.evaluation.pass_time import StepResult
 from quasar_lab.evaluation.roofline import Roof, roofs
+from quasar_lab.figures.plot import Plot
 from quasar_lab.figures.speed import step_origin
 from quasar_lab.figures.style import VERIFIERS, error_bars, escape, framed, full_ticks
 from quasar_lab.support.result import Json
 
 
-def roofline(result: StepResult | Json) -> go.Figure:
+def roofline(result: StepResult | Json) -> Plot:
     """Billions of operations a second by operations per byte, on log axes: for each verifier its roof, the point that
     each width could reach under it (hollow), and what it reached (solid, bar from the 20th to the 80th percentile).
 
@@ -64,23 +65,13 @@ def _roof(figure: go.Figure, roof: Roof, colour: str, left: float, right: float)
         y=[roof.allowed(left), flat, flat],
         mode="lines",
         line={"color": colour, "width": 1.5, "dash": "dash"},
-        name=f"{name}: roof",
+        name=f"{name}: roof, flat at {flat:.0f}",
         legendgroup=roof.verifier,
         hovertemplate=(
             f"{name}: ceiling {flat:.0f} billion operations/s "
             f"({roof.ceiling.gop_s_p20:.0f}–{roof.ceiling.gop_s_p80:.0f})"
             f"<br>ridge at {roof.ridge:.1f} operations per byte<extra></extra>"
         ),
-    )
-    # Annotations on log axes are placed by exponent.
-    figure.add_annotation(
-        x=log10(right),
-        y=log10(flat),
-        text=f"arithmetic, {name}: {flat:.0f}",
-        showarrow=False,
-        xanchor="right",
-        yanchor="bottom",
-        font={"size": 12, "color": colour},
     )
 
 

@@ -13,6 +13,7 @@ from quasar_lab.evaluation.origin import Origin
 from quasar_lab.evaluation.pass_profile import ProfileResult
 from quasar_lab.evaluation.pass_time import StepResult, StepRow
 from quasar_lab.evaluation.round_times import RoundTimes, round_times
+from quasar_lab.figures.plot import Plot
 from quasar_lab.figures.style import (
     BLUE,
     GREEN,
@@ -26,6 +27,7 @@ from quasar_lab.figures.style import (
     error_bars,
     escape,
     framed,
+    label_room,
     origin_line,
 )
 from quasar_lab.speculative.trace import Trace
@@ -50,7 +52,7 @@ READOUT_LINE = 17
 """Pixels of a line of the readout."""
 
 
-def step_time(result: StepResult | Json) -> go.Figure:
+def step_time(result: StepResult | Json) -> Plot:
     """T(M) of each verifier: median with a bar from the 20th to the 80th percentile, and its floor (dashed). A slider
     goes through the γ whose width was measured and reads off times, their ratio, bytes and floors.
 
@@ -70,7 +72,7 @@ def step_time(result: StepResult | Json) -> go.Figure:
         "median and 20–80 %, verifiers interleaved · floor: bytes read at "
         f"{result.bandwidth_gb_s:.1f} GB/s, measured here"
     )
-    framed(
+    figure = framed(
         figure,
         "Time of one verify pass",
         subtitle,
@@ -198,7 +200,7 @@ def _mark(figure: go.Figure, x: list[int], y: list[float], text: str) -> None:
     )
 
 
-def round_breakdown(trace: Trace, parts: ProfileResult | Json | None = None) -> go.Figure:
+def round_breakdown(trace: Trace, parts: ProfileResult | Json | None = None) -> Plot:
     """Milliseconds of every round, stacked: draft, verify, sample, host; above each bar, the tokens it emitted.
 
     parts: what `pass_parts.profile_passes` returns of the trace's verifier. Verify is then split by the shares of the
@@ -240,7 +242,7 @@ def round_breakdown(trace: Trace, parts: ProfileResult | Json | None = None) -> 
     return framed(figure, "Where the time of a round goes", _facts(facts, profile), line, height=480)
 
 
-def mean_round(traces: Sequence[Trace], parts: ProfileResult | Json | None = None) -> go.Figure:
+def mean_round(traces: Sequence[Trace], parts: ProfileResult | Json | None = None) -> Plot:
     """The mean round of several runs beside each other, one stacked bar each, in ms; what it costs a token beside it.
 
     parts: as in `round_breakdown`, of all verifiers of the runs. Raises InputError on no runs, or runs without rounds.
@@ -273,11 +275,13 @@ def mean_round(traces: Sequence[Trace], parts: ProfileResult | Json | None = Non
         name="ms a token",
     )
     figure.update_layout(barmode="stack", bargap=0.45, legend_traceorder="normal")
-    figure.update_xaxes(title_text="ms a round, mean", range=[0, 1.55 * max(times.ms_per_round for times in runs)])
+    figure.update_xaxes(title_text="ms a round, mean", range=[0, 1.8 * max(times.ms_per_round for times in runs)])
     figure.update_yaxes(autorange="reversed", showgrid=False)
     facts = ["a round gives τ tokens: its time is divided by τ", "runs made one after the other: compare within a bar"]
     line, height = _runs_origin(traces), 340 + 68 * len(traces)
-    return framed(figure, "The mean round of each run", _facts(facts, profile), line, height=height, left=76)
+    return framed(
+        figure, "The mean round of each run", _facts(facts, profile), line, height=height, left=label_room(labels)
+    )
 
 
 def _label(trace: Trace, times: RoundTimes) -> str:

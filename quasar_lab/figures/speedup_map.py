@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from quasar_lab.evaluation.pass_time import StepResult
 from quasar_lab.evaluation.speedup_model import RunWorth, SpeedupMap, map_speedups
+from quasar_lab.figures.plot import Plot
 from quasar_lab.figures.speed import step_origin
 from quasar_lab.figures.style import INK, ORANGE, VERMILION, escape, framed
 from quasar_lab.speculative.trace import Trace
@@ -29,7 +30,7 @@ def speedup_map(
     trace: Trace | None = None,
     draft_ms: float | None = None,
     other_ms: float | None = None,
-) -> go.Figure:
+) -> Plot:
     """Speedup of `verifier` with drafts over plain decoding with `baseline`, by acceptance rate and γ, with the lines
     of break-even; γ from 1 to what the widest measured pass holds, pass times between measured widths interpolated.
 
@@ -78,7 +79,13 @@ def _surface(figure: go.Figure, found: SpeedupMap) -> None:
         zmin=low,
         zmax=high,
         colorscale=[[0, SLOW], [even, "#ffffff"], [1, FAST]],
-        contours={"start": step * int(low / step), "end": high, "size": step, "showlabels": True},
+        contours={
+            "start": step * int(low / step),
+            "end": high,
+            "size": step,
+            "showlabels": True,
+            "labelfont": {"size": 11, "color": INK},
+        },
         line={"color": "rgba(27,31,36,0.25)", "width": 1},
         colorbar={"title": {"text": "speedup", "side": "right"}, "ticksuffix": " ×", "thickness": 12, "x": 1.01},
         hovertemplate="α %{x:.0%}, γ %{y}: %{z:.2f} ×<extra></extra>",

@@ -7,7 +7,7 @@ strip. The stamp is one line that says where the numbers come from.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import unescape
 from math import ceil, floor, log10
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from quasar_lab.evaluation.origin import Origin
+from quasar_lab.figures.plot import Plot
 from quasar_lab.support.machine import cpu_name
 from quasar_lab.support.result import Json, Result
 
@@ -38,24 +39,6 @@ VERIFIERS = (INK, BLUE, GREEN, PURPLE, VERMILION)
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 
-def finish_figure(
-    figure: go.Figure,
-    title: str,
-    subtitle: str,
-    origin: str,
-    *,
-    height: int = 420,
-) -> go.Figure:
-    """Gives a figure its title, its quiet axes and its stamp, and returns it. origin: what `origin_line` says."""
-    _quiet(figure, title, subtitle, height)
-    figure.update_layout(
-        margin={"l": 66, "r": 24, "t": 96, "b": 92},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "font": {"size": 12}},
-    )
-    _stamp(figure, origin, y=0, yshift=-66, yanchor="top")
-    return figure
-
-
 def framed(
     figure: go.Figure,
     title: str,
@@ -66,12 +49,13 @@ def framed(
     left: int = 62,
     head: int = 0,
     foot: int = 0,
-) -> go.Figure:
-    """As `finish_figure`, for figures that must stay readable on a phone: nothing in it can run into anything else.
+) -> Plot:
+    """The figure with its title, its quiet axes and its stamp, readable on a phone: nothing runs into anything else.
 
-    Title, subtitle and stamp stand above the plot in lines short enough for a phone, so the space they take is known;
-    the legend stands at the bottom of the figure, where plotly makes room for as many lines as it needs. left: pixels
-    for the labels of the y axis. head, foot: pixels kept free above and below the plot for what the caller puts there.
+    origin: what `origin_line` says. Title, subtitle and stamp stand above the plot in lines short enough for a phone,
+    so the space they take is known; the legend stands at the bottom of the figure, where plotly makes room for as many
+    lines as it needs. left: pixels for the labels of the y axis, as `label_room` counts them. head, foot: pixels kept
+    free above and below the plot for what the caller puts there.
     """
     lines = wrapped(subtitle, SUBTITLE_WIDTH)
     stamp = wrapped(origin, STAMP_WIDTH)
@@ -93,7 +77,13 @@ def framed(
     figure.update_xaxes(automargin=True)
     figure.update_yaxes(automargin=False)  # the stamp is placed from the left margin, which must not move
     _stamp(figure, "<br>".join(stamp), y=1, yshift=8 + head, yanchor="bottom", xshift=14 - left, align="left")
-    return figure
+    return Plot(figure)
+
+
+def label_room(labels: Iterable[str]) -> int:
+    """Pixels that words beside the y axis need. labels: lines of them are divided by <br>."""
+    lines = [_shown(line) for label in labels for line in label.split("<br>")]
+    return 20 + 8 * max(lines, default=0)
 
 
 SUBTITLE_WIDTH = 51
@@ -129,7 +119,7 @@ TAG = re.compile(r"</?[bi]>")
 
 
 def _quiet(figure: go.Figure, title: str, subtitle: str, height: int) -> None:
-    """Title, colours and axes, which `finish_figure` and `framed` share."""
+    """Title, colours and axes."""
     figure.update_layout(
         template="none",
         title={

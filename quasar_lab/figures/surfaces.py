@@ -13,6 +13,9 @@ lifts them over all other tokens.
 
 ## Choice
 
+On every axis both planes, or the lower one where the first token is left out, are in sight as the figure opens and
+without a mapping. Half a step is also said in words, for positions of the slider that lift it out of the linear axes.
+
 Everything is precomputed. The positions of the slider are frames, and a frame holds heights, colours and captions, but
 never a camera. So a landscape stays turned as the reader left it, and the figure works in a saved page without Python.
 
@@ -33,7 +36,8 @@ from torch import Tensor
 from quasar_lab.evaluation.activations import Activations
 from quasar_lab.evaluation.landscapes import NONE, STRENGTHS, HeightLimits, Landscape, Landscapes, landscapes
 from quasar_lab.figures.notation import mapped_formulas, mapped_origin, short_number
-from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, finish_figure
+from quasar_lab.figures.plot import Plot
+from quasar_lab.figures.style import BLUE, INK, SOFT, VERMILION, escape, framed
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.quantization.product_error import GRIDS
 from quasar_lab.speculative.generation import Prompt
@@ -45,14 +49,23 @@ SCENES = ("scene", "scene2", "scene3", "scene4")
 WIDTHS = ((0.0, 0.49), (0.51, 1.0))
 """Where the scenes before and after stand, as shares of the figure's width."""
 
-HEIGHTS = ((0.535, 0.965), (0.0, 0.43))
+HEIGHTS = ((0.54, 0.95), (0.0, 0.41))
 """Where the scenes of |X| and of |W| stand, as shares of the figure's height."""
+
+IN_GL = "#767676"
+"""Text and lines that WebGL draws: as legible on white as on black, since a dark page cannot change them."""
 
 CAMERA = {"eye": {"x": -1.15, "y": -1.7, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.18}}
 """Where every scene is seen from at first."""
 
 SHADES = 255
 """The largest colour, one byte a cell."""
+
+SMALL = {"size": 11, "color": IN_GL}
+"""Titles of a landscape's axes."""
+
+BUTTONS = 132
+"""Pixels that the buttons take above the landscapes."""
 
 MOVED_BY_SLIDER = ("z", "surfacecolor", "text")
 """What of a trace differs between two positions of the slider."""
@@ -66,7 +79,7 @@ def surfaces(
     text: Prompt | Activations | None = None,
     alphas: Sequence[float] = STRENGTHS,
     grid: str = GRIDS[0],
-) -> go.Figure:
+) -> Plot:
     """|X| (token × channel) and |W| (output × input channel) of one linear, as they are and as they are rounded.
 
     The slider has no smoothing, SmoothQuant with each of `alphas` from this text, and, where `quantized` is given, what
@@ -80,16 +93,17 @@ def surfaces(
     tokens = found.linear.x.shape[0]
     subtitle = f"{tokens} tokens · each cell shows the largest value it covers · colour: height, logarithmic"
     line = mapped_origin(found.linear.activations.identity, found.recipe, "also ")
-    finish_figure(figure, f"{found.linear.title}: |X| and |W| as landscapes", subtitle, line, height=1020)
+    figure = framed(
+        figure, f"{found.linear.title}: landscapes", subtitle, line, height=1130, left=8, head=BUTTONS, foot=210
+    )
     figure.update_layout(
-        margin={"l": 8, "r": 8, "t": 156, "b": 192},
+        margin_r=8,
         uirevision="landscape",
         showlegend=False,
         updatemenus=[_view_buttons(found), _plane_buttons(figure, grid)],
         sliders=[_slider([position.name for position in found.positions], found.opening)],
         **{scene: _scene(index, found.limits[index // 2]) for index, scene in enumerate(SCENES)},
     )
-    figure.update_annotations(selector={"name": "stamp"}, yshift=-160, x=0.005)
     (stamp,) = (note for note in figure.layout.annotations if note.name == "stamp")
     for annotation in _annotations(found.before, found.opened):
         figure.add_annotation(annotation)
@@ -167,7 +181,7 @@ def _planes(view: Landscape, lowest: float, side: int, grid: str) -> list[go.Sur
         y=view.inputs.rows[-1:],
         mode="text",
         textposition="top center",
-        textfont={"size": 12, "color": INK},
+        textfont={"size": 12, "color": IN_GL},
         name=f"label, {grid}",
         scene=SCENES[side],
         hoverinfo="skip",
@@ -196,7 +210,7 @@ def _annotations(before: Landscape, after: Landscape) -> list[go.layout.Annotati
         go.layout.Annotation(
             name=f"caption {2 * kind + side}",
             text=f"<b>{'after' if side else 'before'}: |{_formula(view, kind)}|</b>"
-            f" · largest {short_number(view.cells[kind].largest)}",
+            f"<br>largest {short_number(view.cells[kind].largest)}",
             x=sum(WIDTHS[side]) / 2,
             y=HEIGHTS[kind][1],
             yanchor="bottom",
@@ -211,9 +225,9 @@ def _annotations(before: Landscape, after: Landscape) -> list[go.layout.Annotati
         align="left",
         x=0.5,
         y=0,
-        yshift=-98,
+        yshift=-100,
         yanchor="top",
-        font={"size": 13, "color": INK},
+        font={"size": 12, "color": INK},
     )
     notes = [*titles, readout]
     for note in notes:
@@ -226,13 +240,24 @@ def _formula(view: Landscape, kind: int) -> str:
 
 
 def _errors_in_words(view: Landscape) -> list[str]:
-    """The error before rounding, and the error after it for both grids, with and without the first token."""
-    lines = [f"‖XWᵀ − X′W′ᵀ‖ / ‖XWᵀ‖ before rounding: <b>{readable(view.errors[GRIDS[0]][0].before)}</b>"]
+    """The error before rounding, and for both grids the error after it, with and without the first token."""
+    lines = [
+        f"error ‖XWᵀ − X′W′ᵀ‖ / ‖XWᵀ‖, {_whose(view)}:",
+        f"before rounding <b>{readable(view.errors[GRIDS[0]][0].before)}</b>",
+    ]
     for grid in GRIDS:
         percent = [f"{100 * error.after:.2f} %" for error in view.errors[grid]]
-        rest = f", without the first token {percent[1]}" if len(percent) > 1 else ""
-        lines.append(f"after, steps {grid}: <b>{percent[0]}</b>{rest}")
-    return lines
+        rest = f"; no first token {percent[1]}" if len(percent) > 1 else ""
+        lines.append(f"steps {grid} <b>{percent[0]}</b>{rest}")
+    half = max(view.ceilings("per tensor")) / 254
+    return [*lines, f"half a step per tensor: {short_number(half)}"]
+
+
+def _whose(view: Landscape) -> str:
+    """Where the factors of a position of the slider come from: without that two errors of one α seem to contradict."""
+    if view.name == NONE:
+        return "no factors"
+    return f"factors {'of this text' if view.name[0].isdigit() else f'of {escape(view.name)}'}"
 
 
 # Axes, buttons and the slider
@@ -240,7 +265,7 @@ def _errors_in_words(view: Landscape) -> list[str]:
 
 def _scene(index: int, limits: HeightLimits) -> go.layout.Scene:
     kind = index // 2
-    quiet = {"showbackground": False, "gridcolor": "#d9dde2", "tickfont": {"size": 10}}
+    quiet = {"showbackground": False, "gridcolor": "#bfc4ca", "tickfont": {"size": 10, "color": IN_GL}}
     x, y = WIDTHS[index % 2], HEIGHTS[kind]
     return go.layout.Scene(
         domain={"x": x, "y": y},
@@ -248,8 +273,8 @@ def _scene(index: int, limits: HeightLimits) -> go.layout.Scene:
         aspectratio={"x": 1.28, "y": 1.05, "z": 0.8},
         camera={**CAMERA, "projection": {"type": "perspective"}},
         uirevision="landscape",
-        xaxis={**quiet, "title": {"text": "channel", "font": {"size": 11}}, "nticks": 5},
-        yaxis={**quiet, "title": {"text": ("token", "output")[kind], "font": {"size": 11}}, "nticks": 4},
+        xaxis={**quiet, "title": {"text": "channel", "font": SMALL}, "nticks": 5},
+        yaxis={**quiet, "title": {"text": ("token", "output")[kind], "font": SMALL}, "nticks": 4},
         zaxis={**quiet, "title": {"text": ""}, **_log_axis(limits)},
     )
 
@@ -269,16 +294,16 @@ def _linear_axis(limits: HeightLimits, first: bool) -> Mapping[str, object]:
 
 
 def _buttons(
-    name: str, buttons: Sequence[Mapping[str, object]], below: int, active: int | None = None
+    name: str, buttons: Sequence[Mapping[str, object]], right: int, active: int | None = None
 ) -> go.layout.Updatemenu:
-    """A row of buttons over the figure. below: pixels between it and the landscapes."""
+    """A column of buttons over the landscapes. right: pixels between it and the left edge."""
     return go.layout.Updatemenu(
         name=name,
         buttons=buttons,
         active=active,
-        pad={"l": 6, "b": below},
+        pad={"l": right, "b": 6},
         type="buttons",
-        direction="right",
+        direction="down",
         showactive=True,
         xanchor="left",
         yanchor="bottom",
@@ -305,7 +330,7 @@ def _view_buttons(found: Landscapes) -> go.layout.Updatemenu:
                 changes[f"{scene}.yaxis.range"] = [0 if first else 1, last]
         label = f"{'log' if log else 'linear'}{'' if first else ', no first token'}"
         buttons.append({"label": label, "method": "relayout", "args": [changes]})
-    return _buttons("view", buttons, below=40)
+    return _buttons("view", buttons, right=6)
 
 
 def _plane_buttons(figure: go.Figure, grid: str) -> go.layout.Updatemenu:
@@ -317,7 +342,7 @@ def _plane_buttons(figure: go.Figure, grid: str) -> go.layout.Updatemenu:
         buttons.append({"label": f"steps {choice}", "method": "restyle", "args": [{"visible": shown}, planes]})
     hidden = [{"visible": [False] * len(planes)}, planes]
     buttons.append({"label": "no planes", "method": "restyle", "args": hidden})
-    return _buttons("planes", buttons, below=4, active=GRIDS.index(grid))
+    return _buttons("planes", buttons, right=186, active=GRIDS.index(grid))
 
 
 def _slider(names: Sequence[str], opening: int) -> go.layout.Slider:

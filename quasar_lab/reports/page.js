@@ -1,14 +1,5 @@
 // Draws every figure of the page from the JSON beside it. No request leaves the page.
 for (const place of document.querySelectorAll(".figure")) {
   const figure = JSON.parse(place.querySelector("script").textContent);
-  Plotly.newPlot(place, {
-    data: figure.data,
-    layout: figure.layout,
-    frames: figure.frames,
-    config: {
-      responsive: true,
-      displaylogo: false,
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d"],
-    },
-  });
+  Plotly.newPlot(place, { data: figure.data, layout: figure.layout, frames: figure.frames, config: CONFIG });
 }

@@ -1,10 +1,12 @@
 """An executed notebook as one HTML page of our own, and the index page of a report.
 
 Prose is Markdown, with formulas as MathML. Code is folded. Figures stay interactive: `page.js` draws them from the JSON
-in the page. An output is shown in the richest of its forms that loads nothing from outside.
+in the page. An output is shown in the richest of its forms that loads nothing from outside. A page is dark where the
+reader's system is, and what is wider than a phone scrolls in its own place.
 """
 
 import html
+import json
 import re
 from functools import cache
 from importlib.resources import files
@@ -19,15 +21,18 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from quasar_lab.figures.plot import CONFIG, theme_bundle, theme_sheet
+from quasar_lab.figures.plot import MIME as PLOTLY
 from quasar_lab.figures.strip import embedded_json
 from quasar_lab.reports.data_tables import data_table, describe
 from quasar_lab.reports.results import MIME, KeyNumber
 from quasar_lab.reports.summary import Summary
 from quasar_lab.support.result import Json
 
-PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SKIPPED_TAGS = {"papermill-error-cell-tag", "install"}
+WIDE = '<div class="wide" tabindex="0">'
+"""Around what may be wider than a phone."""
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 UNKNOWN_FORMULA: tuple[type[Exception], ...] = (
@@ -41,15 +46,31 @@ UNKNOWN_FORMULA: tuple[type[Exception], ...] = (
 def _markdown() -> MarkdownIt:
     def formula(text: str, options: Json) -> str:
         try:
-            return convert(text, display="block" if options["display_mode"] else "inline")
+            shown = convert(text, display="block" if options["display_mode"] else "inline")
         except UNKNOWN_FORMULA:
             return f"<code>{html.escape(text)}</code>"
+        return f"{WIDE}{shown}</div>" if options["display_mode"] else shown
 
-    return MarkdownIt("commonmark", {"html": True}).enable("table").use(dollarmath_plugin, renderer=formula)
+    markdown = MarkdownIt("commonmark", {"html": True}).enable("table").use(dollarmath_plugin, renderer=formula)
+    markdown.add_render_rule("table_open", lambda *_: f"{WIDE}<table>")
+    markdown.add_render_rule("table_close", lambda *_: "</table></div>")
+    return markdown
 
 
 def _asset(name: str) -> str:
     return (files("quasar_lab.reports") / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    return f"const CONFIG = {json.dumps(CONFIG)};\n{_asset('page.js')}"
+
+
+@cache
+def _style() -> str:
+    """The style sheet of every page, and what is other in the dark."""
+    code = HtmlFormatter(style="tango").get_style_defs(".code")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".code") + "\n.code { background: var(--shade) }"
+    return f"{_asset('page.css')}\n{code}\n@media (prefers-color-scheme: dark) {{\n{dark}\n{theme_sheet(':root')}}}"
 
 
 def title_of(notebook: NotebookNode, otherwise: str) -> str:
@@ -89,7 +110,7 @@ def notebook_page(notebook: NotebookNode, title: str, script: str, error: str | 
                 break
     content = "\n".join(body)
     figures = 'class="figure"' in content
-    scripts = f'<script src="{script}"></script>\n<script>{_asset("page.js")}</script>' if figures else ""
+    scripts = f'<script src="{script}"></script>\n<script>{_script()}</script>' if figures else ""
     return _document(title, f'<nav><a href="index.html">← all notebooks</a></nav>\n{content}\n{scripts}')
 
 
@@ -143,7 +164,7 @@ def _document(title: str, body: str) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
-        f"<style>{_asset('page.css')}\n{HtmlFormatter(style='tango').get_style_defs('.code')}</style></head>\n"
+        f"<style>{_style()}</style></head>\n"
         f"<body><main>\n{body}\n</main></body></html>\n"
     )
 
@@ -168,6 +189,8 @@ def _output(output: NotebookNode) -> str:
     if output.output_type == "error":
         return _text("\n".join(output.traceback) or f"{output.ename}: {output.evalue}", "error")
     data = output.data
+    if data.get("text/html") == theme_bundle()["text/html"]:
+        return ""  # the page brings its own
     if MIME in data:
         return f'<p class="result">{_number(KeyNumber.from_json(data[MIME]))}</p>'
     if PLOTLY in data:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ipywidgets as w
-import plotly.graph_objects as go
 
-from quasar_lab.evaluation.draft_simulation import PlainAnswer
+from quasar_lab.evaluation.draft_simulation import PlainAnswer, longest_tau
 from quasar_lab.figures.drafters import tau_by_text
+from quasar_lab.figures.plot import Plot
 from quasar_lab.speculative.config import MAX_GAMMA, GenerationConfig
 from quasar_lab.speculative.drafters.ngram import LONGEST, LONGEST_ACCEPTED
 from quasar_lab.support.result import Json
@@ -21,6 +21,7 @@ class DrafterExplorer(w.VBox):
 
     def __init__(self, answered: Sequence[PlainAnswer], identity: Mapping[str, Any], longest: int, gamma: int):
         self._answered, self._identity = answered, identity
+        self._span = longest_tau(answered)
         self.gamma = w.IntSlider(gamma, 1, MAX_GAMMA, description="γ", layout=WIDE, style=STYLE)
         self.longest = w.IntSlider(longest, 1, LONGEST_ACCEPTED, description="longest lookup", layout=WIDE, style=STYLE)
         self.area = w.Output()
@@ -42,7 +43,7 @@ class DrafterExplorer(w.VBox):
     def draw(self) -> None:
         """Shows what the sliders say."""
         longest, gamma = self.longest.value, self.gamma.value
-        put(self.area, tau_by_text(self._answered, self._identity, longest=longest, gamma=gamma))
+        put(self.area, tau_by_text(self._answered, self._identity, longest=longest, gamma=gamma, span=self._span))
 
 
 def drafter_explorer(
@@ -52,7 +53,7 @@ def drafter_explorer(
     longest: int = LONGEST,
     gamma: int = GenerationConfig.gamma,
     interactive: bool = True,
-) -> DrafterExplorer | go.Figure:
+) -> DrafterExplorer | Plot:
     """Acceptance of n-gram drafts by kind of text, with sliders; static: `figures.tau_by_text`."""
     if enabled(interactive):
         return DrafterExplorer(answered, identity, longest, gamma)

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import ipywidgets as w
-import plotly.graph_objects as go
 
 from quasar_lab.evaluation.activations import DEFAULT_TEXT
 from quasar_lab.evaluation.outliers import ORDERS
 from quasar_lab.figures import Activations, capture, channel, error_by_alpha, outliers, surfaces
+from quasar_lab.figures.plot import Plot
 from quasar_lab.models.decoder import Decoder
 from quasar_lab.models.model_config import PARTS, projection_of
 from quasar_lab.quantization.product_error import GRIDS
@@ -150,7 +150,7 @@ class OutlierExplorer(w.VBox):
         close_all(*self.children)
         super().close()
         for held in ("_model", "_quantized", "_activations"):  # ipywidgets may close again
-            vars(self).pop(held, None)
+            self.__dict__.pop(held, None)
 
     def _repr_mimebundle_(self, **options: Any) -> Json:
         live = super()._repr_mimebundle_(**options) or {}
@@ -211,7 +211,7 @@ def outlier_explorer(
     projection: str = "down_proj",
     text: Prompt | Activations | None = None,
     interactive: bool = True,
-) -> OutlierExplorer | go.Figure:
+) -> OutlierExplorer | Plot:
     """The explorer, or, where the notebook is not interactive, `figures.outliers` of one layer and projection."""
     if enabled(interactive):
         return OutlierExplorer(model, quantized, layer, projection, DEFAULT_TEXT if text is None else text)

@@ -1,12 +1,11 @@
 """Whether panels are live or static, decided in one place; how a figure gets into an output area; and what is shown of
 a panel where no widget can be."""
 
-import json
 import os
 
 import ipywidgets
-import plotly.graph_objects as go
 
+from quasar_lab.figures.plot import Plot
 from quasar_lab.support.result import Json
 
 HEADLESS = "QUASAR_HEADLESS"
@@ -32,14 +31,10 @@ def with_static_view(live: Json, title: str, html: str = "", figure: ipywidgets.
     return {**shown, **live, "text/html": f"{said}{html}", "text/plain": f"{title}. {HINT}"}
 
 
-def put(area: ipywidgets.Output, figure: go.Figure) -> None:
+def put(area: ipywidgets.Output, figure: Plot) -> None:
     """Shows a figure in an output area, in place of what was there.
 
     The content of the area is set and not displayed, because a display from a callback may appear below another cell. A
     `FigureWidget` would store 5 MB of script in the notebook.
     """
-    data: Json = {
-        "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
-        "text/plain": figure.layout.title.text or "figure",
-    }
-    area.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
+    area.outputs = tuple({"output_type": "display_data", "data": data, "metadata": {}} for data in figure.outputs())

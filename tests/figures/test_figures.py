@@ -102,7 +102,7 @@ def test_outliers_shows_the_first_token_apart_and_divides_by_the_factors(tiny):
     assert 10 ** figure.layout.yaxis.range[0] < min(min(data.y) for data in figure.data)
     texts = [annotation.text for annotation in figure.layout.annotations]
     assert f"median {float(x.amax(dim=0).median()):.3g}" in texts
-    assert any(text.startswith(f"max {float(x.max()):.4g} · channel {int(x.amax(dim=0).argmax())}") for text in texts)
+    assert any(f"max {float(x.max()):.4g}<br>channel {int(x.amax(dim=0).argmax())}, token" in text for text in texts)
 
 
 def test_outliers_sorted_and_by_channel_hold_the_same_values(tiny):
@@ -114,7 +114,7 @@ def test_outliers_sorted_and_by_channel_hold_the_same_values(tiny):
     assert [plain.data[0].y[channel] for channel in channels] == list(ordered.data[0].y)
     largest = activations.at(0, "qkv_proj").abs().amax(dim=0)[channels]
     assert bool((largest.diff() <= 0).all())
-    assert ordered.layout.xaxis2.title.text == "channel, same order as left"
+    assert ordered.layout.xaxis2.title.text == "same order"
     assert plain.layout.xaxis.title.text == plain.layout.xaxis2.title.text == "input channel"
 
 

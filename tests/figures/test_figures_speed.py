@@ -105,7 +105,7 @@ def test_roofline_puts_points_under_roofs_that_were_measured():
         assert list(measured.y) == pytest.approx([300 / (base + 1), 12000 / (base + 40)])
         low, high = measured.y[0] - measured.error_y.arrayminus[0], measured.y[0] + measured.error_y.array[0]
         assert (low, high) == pytest.approx((300 / (base + 20), 300 / (base - 1)))
-        (roof,) = named(figure, f"{name}: roof")
+        (roof,) = named(figure, f"{name}: roof, flat at {ceiling:.0f}")
         assert roof.x[1] == pytest.approx(ceiling / 20.0)
         assert list(roof.y[1:]) == [ceiling, ceiling]
         assert "open" in possible.marker.symbol

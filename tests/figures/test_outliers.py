@@ -134,6 +134,35 @@ def test_planes_stand_at_127_steps_and_at_half_a_step(tiny, captured):
     assert label.text == (f"127 steps<br>of {float(x.max()) / 127:.2g}",)
 
 
+@pytest.mark.parametrize("grid", GRIDS)
+def test_the_lower_plane_is_inside_every_axis_that_a_button_chooses(tiny, grid):
+    """A first token so large that half of its step is above every other token, as in a real down_proj."""
+    text = figures.capture(tiny, IDS)
+    text.inputs[LAYER, PROJECTION][0, 5] = 300 * text.inputs[LAYER, PROJECTION][1:].abs().max()
+    figure = figures.surfaces(tiny, LAYER, PROJECTION, text=text, alphas=(0.0, 0.5), grid=grid)
+    planes = named(figure, f"half a step, {grid}")
+    assert len(planes) == 2
+    assert all(plane.visible for plane in planes)
+    for button in figure.layout.updatemenus[0].buttons:
+        for plane in planes:
+            low, high = button.args[0][f"{plane.scene}.zaxis.range"]
+            if button.args[0][f"{plane.scene}.zaxis.type"] == "log":
+                low, high = 10**low, 10**high
+            others = np.array(plane.z)[1:]
+            assert low <= others.min(), button.label
+            assert others.max() <= high, button.label
+
+
+def test_words_under_the_landscapes_say_whose_factors_they_are_of(tiny, captured):
+    recipe = Rotating(captured.at(LAYER, PROJECTION).shape[1])
+    figure = figures.surfaces(tiny, LAYER, PROJECTION, recipe, captured, alphas=FEW)
+    said = [next(note.text for note in frame.layout.annotations if note.name == "readout") for frame in figure.frames]
+    assert ["no factors" in said[0], "factors of this text" in said[1]] == [True, True]
+    assert f"factors of {recipe.name}" in said[2]
+    exact = figures.exactness(tiny, LAYER, PROJECTION, recipe, captured)
+    assert f"{100 * exact.after:.2f} %" in said[2]
+
+
 def test_the_switch_of_planes_shows_one_grid_at_a_time(tiny, captured):
     for opening in GRIDS:
         figure = figures.surfaces(tiny, LAYER, PROJECTION, text=captured, alphas=FEW, grid=opening)
@@ -263,7 +292,7 @@ def test_explorer_shows_what_is_asked_for_and_takes_it_away_again(tiny, captured
     panel.errors.value = True
     panel.grid.value = "per tensor"
     panel.wait()
-    assert shown() == ["its input", "how much to smooth", "|X| and |W| as landscapes", "channel 7 along the text"]
+    assert shown() == ["its input", "how much to smooth", "landscapes", "channel 7"]
     landscape = panel.areas[2].outputs[0]["data"]["application/vnd.plotly.v1+json"]
     assert landscape["layout"]["updatemenus"][1]["active"] == 1
     assert len(landscape["frames"]) == 12

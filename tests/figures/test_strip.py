@@ -365,7 +365,8 @@ WIDGET = """async ([source, records]) => {
     get: (name) => state[name], on: (name, act) => { on[name] = act; }, send: (message) => sent.push(message),
   };
   module.default.render({ model, el: document.body });
-  window.strip = { say: (record) => on['msg:custom']({ records: [record] }), sent };
+  const set = (name, value) => { state[name] = value; on[`change:${name}`](); };
+  window.strip = { say: (record) => on['msg:custom']({ records: [record] }), sent, set };
 }"""
 
 
@@ -387,6 +388,26 @@ def test_live_tokens_are_provisional_and_then_turn(open_page):
         assert [[state for state, _ in row] for row in shown] == states
     page.get_by_role("button", name="Stop").click()
     assert page.evaluate("strip.sent") == [{"type": "ready"}, {"type": "stop"}]
+
+
+def test_the_end_of_a_run_moves_nothing_on_the_page(open_page):
+    page = open_page("<!doctype html><body></body>")
+    page.evaluate(WIDGET, [live.TokenStrip._esm, []])
+    page.add_style_tag(content=live.TokenStrip._css)
+    for record in with_rounds([1.0, 2.0]).records():
+        page.evaluate("(record) => strip.say(record)", record)
+    stop, place = (
+        page.get_by_role("button", name="Stop"),
+        "document.querySelector('.qs-root').getBoundingClientRect().top",
+    )
+    assert stop.is_enabled()
+    during = page.evaluate(place)
+    page.evaluate("strip.set('running', false)")
+    assert page.evaluate(place) == during > 10
+    assert stop.is_disabled()
+    page.evaluate("strip.set('running', true)")
+    assert page.evaluate(place) == during
+    assert stop.is_enabled()
 
 
 def with_rounds(times, accepted=None):
