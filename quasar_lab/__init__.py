@@ -3,7 +3,7 @@
     import quasar_lab as ql
     model = ql.load()                       # the embedded model; or a folder, or a hub id
     w8a8  = ql.quantize(model, "w8a8")      # the same model in INT8 weights and activations
-    trace = ql.generate(w8a8, "Why is the sky blue?", drafter="ngram", gamma=4)
+    trace = ql.generate(w8a8, "Copy this list: …", drafter="ngram", gamma=4)
     exact = ql.audited(w8a8, model)         # INT8 writes, BF16 audits: the BF16 model's own text
 
 Names load on first use, so that `import quasar_lab` costs nothing and the core (up to `benchmark` and `fidelity`) runs
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from quasar_lab.quantization.saved_model import quantize as quantize
     from quasar_lab.speculative.audit import Audited as Audited
     from quasar_lab.speculative.audit import audited as audited
+    from quasar_lab.speculative.config import GREEDY as GREEDY
     from quasar_lab.speculative.generation import Generation as Generation
     from quasar_lab.speculative.generation import generate as generate
     from quasar_lab.speculative.generation import stream as stream
@@ -34,6 +35,7 @@ _HOMES = {
     "Audit": "speculative.trace",
     "Audited": "speculative.audit",
     "Decoder": "models.decoder",
+    "GREEDY": "speculative.config",
     "Generation": "speculative.generation",
     "QuasarError": "support.errors",
     "Round": "speculative.trace",

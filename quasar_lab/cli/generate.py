@@ -86,7 +86,7 @@ def generate(
     An option that is not given is the model's own, where its generation_config.json names it. With --verifier w8a8+bf16
     INT8 writes and BF16 audits: the text is the BF16 model's own.
 
-    Example: quasar-lab generate --prompt "Why is the sky blue?" --verifier w8a8 --drafter ngram
+    Example: quasar-lab generate --prompt "Copy the following list: 1. Boil the water. 2. Put the tea into the pot."
     """
     from quasar_lab.speculative import verifiers
     from quasar_lab.speculative.generation import Generation

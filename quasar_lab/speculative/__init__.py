@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quasar_lab.speculative.config import GREEDY as GREEDY
     from quasar_lab.speculative.config import MAX_GAMMA as MAX_GAMMA
     from quasar_lab.speculative.config import GenerationConfig as GenerationConfig
     from quasar_lab.speculative.config import Sampling as Sampling
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from quasar_lab.support.machine import versions as versions
 
 _HOMES = {
+    "GREEDY": "speculative.config",
     "MAX_GAMMA": "speculative.config",
     "GenerationConfig": "speculative.config",
     "Sampling": "speculative.config",
