@@ -2,7 +2,11 @@
 the static view."""
 
 import gc
+import os
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 
 import pytest
 from toys import toy_pair
@@ -123,3 +127,31 @@ def test_a_front_end_without_widgets_shows_the_static_view_and_a_hint(embedded):
         assert "object at 0x" not in bundle["text/plain"]
         static = "quasar-trace/1" in bundle["text/html"] or "application/vnd.plotly.v1+json" in bundle
         assert static, name
+
+
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("ipywidgets", "anywidget"):
+            raise ModuleNotFoundError(name)
+import importlib.util
+genuine = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name in ("ipywidgets", "anywidget") else genuine(name, *rest)
+sys.meta_path.insert(0, Absent())
+from toys import toy_pair
+from quasar_lab import widgets
+strip = widgets.generate_live(toy_pair(0.8, 6).exact, [1, 2, 1, 2], gamma=3, max_new_tokens=8)
+print("quasar-trace/1" in strip._repr_html_())
+print(widgets.drafter_explorer([], {"model": "m", "backend": "cpu", "device": "cpu", "recipe": "r"}).layout.title.text)
+print(*(hasattr(widgets, name) for name in ("pick_model", "outlier_explorer")))
+"""
+
+
+def test_without_the_widget_packages_every_panel_is_static_with_a_hint():
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    told = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert told.stdout.splitlines()[::2] == ["True", "True True"], told.stderr
+    assert told.stderr.count("pip install ipywidgets anywidget") == 1
