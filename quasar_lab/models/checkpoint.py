@@ -15,6 +15,7 @@ config.json promises, because kernels trust shapes. Pickle checkpoints are refus
 Models outside the supported `families`, and weights that are already quantized.
 """
 
+import re
 from functools import cached_property
 from pathlib import Path
 
@@ -26,19 +27,20 @@ from quasar_lab.models.generation_defaults import FILE as GENERATION_FILE
 from quasar_lab.models.generation_defaults import SETTINGS as GENERATION_SETTINGS
 from quasar_lab.models.generation_defaults import GenerationDefaults, read_defaults
 from quasar_lab.models.model_config import PARTS, Key, ModelConfig, parse_config, require_schema
+from quasar_lab.models.shards import read_json, shards_of
 from quasar_lab.models.sources import model_folder
 from quasar_lab.models.tokenizer import FILES as TOKENIZER_FILES
 from quasar_lab.models.tokenizer import Tokenizer, load_tokenizer
 from quasar_lab.support import storage
 from quasar_lab.support.errors import CheckpointError
-from quasar_lab.support.json_schema import OBJECT, TEXT, fields, mapping_of, parse
-from quasar_lab.support.result import Json
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 """Types of weights that are read. Each is rounded to BF16 where the decoder computes with BF16."""
 
-INDEX = fields({"weight_map": mapping_of(TEXT)})
-"""What model.safetensors.index.json must say: tensor name → file name."""
+HEAD = "lm_head.weight"
+BLOCK = re.compile(r"model\.layers\.(\d+)\.(.+)")
+UNUSED = "self_attn.rotary_emb.inv_freq"
+"""A tensor of a block in older files, which follows from config.json."""
 
 
 class Checkpoint:
@@ -50,11 +52,12 @@ class Checkpoint:
     def __init__(self, folder: Path, name: str | None = None):
         self.folder = folder
         self.name = name or folder.name
-        generation = _read_json(folder / GENERATION_FILE, missing={})
-        self.config: ModelConfig = parse_config(_read_json(folder / "config.json"), generation)
+        generation = read_json(folder / GENERATION_FILE, missing={})
+        self.config: ModelConfig = parse_config(read_json(folder / "config.json"), generation)
         require_schema(GENERATION_SETTINGS, generation, str(folder / GENERATION_FILE))
         self.generation_defaults: GenerationDefaults = read_defaults(generation)
-        self._shards = _index_shards(folder)
+        self._shards = shards_of(folder)
+        self._require_known_blocks()
 
     @cached_property
     def checksum(self) -> str:
@@ -88,6 +91,21 @@ class Checkpoint:
             raise CheckpointError(f"{name} is {list(found.shape)}; config.json says {list(shape)}")
         return found.to(dtype)
 
+    def _require_known_blocks(self) -> None:
+        """Raises CheckpointError when a block holds a tensor that the decoder would leave out: a bias of a norm, a norm
+        of queries in a family that has none, weights of an adapter. The file says that the model computes with it."""
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        norms += ["self_attn.q_norm", "self_attn.k_norm"] if self.config.qk_norm else []
+        matrices = [part for parts in PARTS.values() for part in parts]
+        known = {f"{name}.weight" for name in norms + matrices} | {f"{name}.bias" for name in matrices} | {UNUSED}
+        for name in sorted(self._shards):
+            found = BLOCK.fullmatch(name)
+            if found and int(found[1]) < self.config.layers and found[2] not in known:
+                raise CheckpointError(
+                    f"{self._shards[name]} holds {name}, which a decoder of the family {self.config.family} does not "
+                    f"compute with; accepted: in a block {', '.join(sorted(known - {UNUSED}))}"
+                )
+
     def projection(self, layer: int, projection: str) -> tuple[Tensor, Tensor | None]:
         """Fused weight bf16 [N, K] and bias f32 [N] (None without) of one of `PARTS`."""
         names = [f"model.layers.{layer}.{part}" for part in PARTS[projection]]
@@ -116,8 +134,12 @@ class Checkpoint:
         return self._table("model.embed_tokens.weight")
 
     def head(self) -> Tensor | None:
-        """bf16 [vocab, hidden] of an untied head; None when the embedding serves."""
-        return None if self.config.tied else self._table("lm_head.weight")
+        """bf16 [vocab, hidden] of the head; None when the embedding serves. Where the files hold a head, they decide,
+        whatever config.json says: one that equals the embedding is shared, another is used."""
+        if self.config.tied and HEAD not in self:
+            return None
+        head, embedding = self._table(HEAD), self.embedding()
+        return None if torch.equal(head[:1], embedding[:1]) and torch.equal(head, embedding) else head
 
     def _table(self, name: str) -> Tensor:
         return self.tensor(name, torch.bfloat16, (self.config.vocab, self.config.hidden))
@@ -130,62 +152,6 @@ def open_checkpoint(model: str | Path = "embedded") -> Checkpoint:
     """
     folder, name = model_folder(str(model))
     return Checkpoint(folder, name)
-
-
-def _index_shards(folder: Path) -> dict[str, Path]:
-    """Tensor name → shard, as the index says where there is one. Opening a shard checks that its header and length
-    agree."""
-    files = sorted(folder.glob("*.safetensors"))
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        return _indexed_shards(index, files)
-    if not files:
-        pickles = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")]
-        kind = f"only pickle weights ({pickles[0].name})" if pickles else "no weights"
-        raise CheckpointError(f"{folder} holds {kind}; accepted: *.safetensors")
-    whole = folder / "model.safetensors"
-    return {name: path for path in ([whole] if whole in files else files) for name in _tensor_names(path)}
-
-
-def _indexed_shards(index: Path, files: list[Path]) -> dict[str, Path]:
-    """Tensor name → shard by the index file. Raises CheckpointError unless every shard is there and holds what the
-    index places there."""
-    folder = index.parent
-    listed = _read_json(index)
-    require_schema(INDEX, listed, str(index))
-    strays = sorted(set(listed["weight_map"].values()) - {path.name for path in files})
-    if strays:
-        raise CheckpointError(f"{folder} lacks the shard {strays[0]} that its index names")
-    shards = {name: folder / shard for name, shard in listed["weight_map"].items()}
-    held = {path: _tensor_names(path) for path in set(shards.values())}
-    lost = sorted(name for name, path in shards.items() if name not in held[path])
-    if lost:
-        raise CheckpointError(f"{shards[lost[0]]} lacks the tensor {lost[0]} that {index.name} places there")
-    return shards
-
-
-def _tensor_names(shard: Path) -> set[str]:
-    try:
-        with safe_open(shard, framework="pt") as file:
-            return set(file.keys())
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{shard} is truncated or corrupt: {error}") from error
-
-
-def _read_json(path: Path, missing: Json | None = None) -> Json:
-    """The JSON object in a file; `missing`, where it is given, stands for a file that is not there."""
-    if not path.exists() and missing is not None:
-        return missing
-    try:
-        content = parse(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing; accepted: a folder with config.json and *.safetensors") from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
-    require_schema(OBJECT, content, str(path))
-    return content
 
 
 def _word(dtype: torch.dtype) -> str:

@@ -37,6 +37,7 @@ from torch import Tensor
 from quasar_lab.models.kv_cache import KVCache
 from quasar_lab.models.model_config import ModelConfig
 from quasar_lab.models.passes import Output, Pass
+from quasar_lab.models.rope import RotaryTables
 
 ROWS = 64
 """The widest graph. A verify pass has up to 17 rows, an audit some fifty."""
@@ -81,9 +82,10 @@ LaunchPass = Callable[[Numbers, KVCache, Results], None]
 
 class Arena:
     """Keys and values A [layers, kv_heads, rows, head_dim] that caches lease one after the other. What a former lease
-    left there is never read: lengths say what is."""
+    left there is never read: lengths say what is. tables: cos and sin, for at least as many positions."""
 
-    def __init__(self, config: ModelConfig, rows: int, dtype: torch.dtype, device: str):
+    def __init__(self, config: ModelConfig, rows: int, dtype: torch.dtype, device: str, tables: tuple[Tensor, Tensor]):
+        self.tables = tables
         shape = config.layers, config.kv_heads, rows, config.head_dim
         self.k, self.v = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
         self._holder: Callable[[], KVCache | None] = lambda: None
@@ -107,11 +109,12 @@ class Arena:
 class GraphPasses:
     """The passes of one decoder on a device, in the order of its stream; one thread at a time.
 
-    runtime: the device. dtype: of the cache. chunk: rows of an eager pass.
+    runtime: the device. dtype: of the cache. rotary: the tables, on the device.
     """
 
-    def __init__(self, config: ModelConfig, runtime: Runtime, dtype: torch.dtype, device: str, chunk: int = CHUNK):
-        self._config, self._runtime, self._dtype, self._device, self._chunk = config, runtime, dtype, device, chunk
+    def __init__(self, config: ModelConfig, runtime: Runtime, dtype: torch.dtype, device: str, rotary: RotaryTables):
+        self._config, self._runtime, self._dtype, self._device = config, runtime, dtype, device
+        self._rotary, self._chunk = rotary, CHUNK
         self._numbers = torch.zeros(4 * ROWS, dtype=torch.int32, device=device)
         self._results = self._room(ROWS, ROWS, hidden=True)
         self._arenas: list[Arena] = []
@@ -128,7 +131,9 @@ class GraphPasses:
             fitting = [arena for arena in free if arena.rows >= capacity]
             if not fitting:
                 self._arenas = [arena for arena in self._arenas if arena not in free]
-                fitting = [Arena(self._config, self._rounded(capacity), self._dtype, self._device)]
+                rows = self._rounded(capacity)
+                tables = self._rotary.covering(rows)
+                fitting = [Arena(self._config, rows, self._dtype, self._device, tables)]
                 self._arenas += fitting
             return min(fitting, key=lambda arena: arena.rows).lease(capacity)
 
@@ -143,6 +148,7 @@ class GraphPasses:
         step = len(asked.ids) if captured or not asked.plain else self._chunk
         kept: list[Results] = []
         with self._lock:
+            self._reach(cache.arena, max(asked.positions) + 1)
             first = None
             for begin in range(0, len(asked.ids), step):
                 results, work = self._piece(launch, asked, cache, slice(begin, begin + step), captured)
@@ -161,6 +167,13 @@ class GraphPasses:
             top=_joined([results.top[rows] for results in wanted]),
             seconds=None if first is None else partial(self._runtime.seconds, first, end),
         )
+
+    def _reach(self, arena: Arena, positions: int) -> None:
+        """Tables long enough for a pass that stands further back than its arena has rows. A graph holds the address of
+        its tables, so those of the arena go when these do."""
+        if positions > len(arena.tables[0]):
+            arena.tables = self._rotary.covering(positions)
+            self._graphs.pop(arena, None)
 
     def _piece(
         self, launch: LaunchPass, asked: Pass, cache: KVCache, part: slice, captured: bool

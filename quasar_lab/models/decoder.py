@@ -34,7 +34,7 @@ from quasar_lab.models.linear import Bf16Linear, Layer, Linear
 from quasar_lab.models.model_config import PARTS, ModelConfig
 from quasar_lab.models.network import Network
 from quasar_lab.models.passes import Output, Taps, ask
-from quasar_lab.models.rope import rotary_tables
+from quasar_lab.models.rope import RotaryTables
 from quasar_lab.models.tokenizer import Tokenizer
 from quasar_lab.models.value_basis import ValueBasis
 from quasar_lab.support.errors import BackendError
@@ -189,8 +189,6 @@ class Decoder:
 
 def _network(decoder: Decoder) -> Network:
     """The arithmetic over a decoder's weights, with the tables that belong to its configuration and tokenizer."""
-    cos, sin = rotary_tables(decoder.config)
-    device = decoder.device
     return Network(
         ops=decoder.ops,
         config=decoder.config,
@@ -198,8 +196,7 @@ def _network(decoder: Decoder) -> Network:
         layers=decoder.layers,
         norm=decoder.norm,
         head=_without_absent(decoder),
-        cos=cos.to(device),
-        sin=sin.to(device),
+        rotary=RotaryTables(decoder.config, decoder.device),
     )
 
 

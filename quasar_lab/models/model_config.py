@@ -46,7 +46,8 @@ PARTS = {
 }
 """The four projections of a layer, and the checkpoint's matrices fused into each (they share one input)."""
 
-CONTEXT = integer(1, 2**21)
+CONTEXT = integer(1, 2**24)
+"""A count of positions: FP32, in which angles are computed, holds each up to here."""
 THETA = number(1, 1e12)
 ROPE = fields({"rope_type?": TEXT, "type?": TEXT, "rope_theta?": THETA, "partial_rotary_factor?": optional(number())})
 LLAMA3 = {

@@ -25,6 +25,7 @@ from quasar_lab.models.kv_cache import KVCache
 from quasar_lab.models.linear import Layer, Linear, Prepared, tensor_bytes
 from quasar_lab.models.model_config import PARTS, ModelConfig
 from quasar_lab.models.passes import Rows, Taps
+from quasar_lab.models.rope import RotaryTables
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,7 @@ class Network:
     norm: Tensor
     """f32 [hidden], the final norm."""
     head: Linear
-    cos: Tensor
-    """f32 [context, head_dim / 2], as sin."""
-    sin: Tensor
+    rotary: RotaryTables
 
     def linears(self) -> list[tuple[int, str, Linear]]:
         """(layer, projection, linear) in the order a pass uses them, the head last."""

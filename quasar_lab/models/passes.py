@@ -163,7 +163,7 @@ class DeviceRows:
     parents: Tensor | None
     """[M]."""
     cos: Tensor
-    """f32 [context, head_dim / 2], as sin."""
+    """f32 [positions, head_dim / 2], as sin."""
     sin: Tensor
     reach: int | None
     """The largest length, where it is known. In a graph it is not."""

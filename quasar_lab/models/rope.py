@@ -1,4 +1,4 @@
-"""Rotary positions: the angles by which queries and keys are turned, one table for the whole context.
+"""Rotary positions: the angles by which queries and keys are turned, in tables as long as the runs need them.
 
 ## Idea
 
@@ -8,11 +8,13 @@ context of its first training are stretched by a factor, with a ramp between.
 
 ## Choice
 
-Tables are FP32 and computed once, on the CPU for every device, so that all backends turn by the same numbers.
+Tables are FP32 and computed on the CPU for every device, so that all backends turn by the same numbers. They start
+short and double when a pass stands further back than they reach: a model may promise millions of positions, and a run
+uses few. A position's row has the same bits in a table of any length.
 
 ## What is lost
 
-A few megabytes for a long context, and every other way to stretch it. A checkpoint that wants one is refused.
+Every other way to stretch a context. A checkpoint that wants one is refused.
 
 ## Source
 
@@ -26,11 +28,26 @@ from torch import Tensor
 
 from quasar_lab.models.model_config import ModelConfig
 
+SHORTEST = 1024
+"""Rows of the first tables."""
 
-def rotary_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """cos and sin f32 [context, head_dim / 2]."""
-    angles = torch.arange(config.context, dtype=torch.float32)[:, None] * inverse_frequencies(config)
-    return angles.cos(), angles.sin()
+
+class RotaryTables:
+    """cos and sin of every position, computed as far as they were asked for. Threads may share them."""
+
+    def __init__(self, config: ModelConfig, device: str = "cpu"):
+        self._config, self._device = config, device
+        self._tables = torch.empty(0), torch.empty(0)
+
+    def covering(self, rows: int) -> tuple[Tensor, Tensor]:
+        """cos and sin f32 [at least `rows`, head_dim / 2], on the device. They stay as they are: longer ones are
+        other tensors."""
+        tables = self._tables
+        if rows > len(tables[0]):
+            length = min(max(SHORTEST, 1 << (rows - 1).bit_length()), self._config.context)
+            angles = torch.arange(length, dtype=torch.float32)[:, None] * inverse_frequencies(self._config)
+            tables = self._tables = angles.cos().to(self._device), angles.sin().to(self._device)
+        return tables
 
 
 def inverse_frequencies(config: ModelConfig) -> Tensor:

@@ -42,6 +42,8 @@ class Record(Result):
     """The error of every linear, in the order of a pass."""
     weights_bytes: int = 0
     """Size of the weights file."""
+    weights_sha256: str | None = left_out()
+    """SHA-256 of the weights file; absent where a version before wrote it."""
     format: str | None = left_out()
     """Name of the linears' format; W8A8 where it is absent."""
 

@@ -108,14 +108,17 @@ def _build(work: Path, recipe: Recipe, record: Record, calibrated: calibration.C
         tokens=calibrated.statistics.tokens,
         errors=error_table(calibrated, maps, tensors, recipe.linear_format),
         weights_bytes=(work / WEIGHTS).stat().st_size,
+        weights_sha256=storage.sha256_file(work / WEIGHTS),
     )
     (work / RECORD).write_text(json.dumps(record.to_json(), indent=1))
 
 
 def _complete(folder: Path, wanted: Record) -> bool:
-    """Whether the folder holds the wanted model, whole."""
+    """Whether the folder holds the wanted model, whole: by size, then by content."""
+    weights = folder / WEIGHTS
     try:
         saved = read_record(folder)
-        return saved.identity == wanted.identity and saved.weights_bytes == (folder / WEIGHTS).stat().st_size
+        whole = saved.identity == wanted.identity and saved.weights_bytes == weights.stat().st_size
+        return whole and (saved.weights_sha256 is None or storage.holds(weights, saved.weights_sha256))
     except (RecipeError, OSError):
         return False

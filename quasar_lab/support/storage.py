@@ -71,6 +71,15 @@ def _usual_mode(path: Path | str, mode: int) -> None:
     os.chmod(path, mode & ~umask)
 
 
+def _to_disk(folder: Path) -> None:
+    """Has the content of every file below `folder` on the disk before a rename tells that it is: otherwise a power cut
+    may leave the name with a file of zeros."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
 @contextmanager
 def new_folder(final: Path) -> Iterator[Path]:
     """Yields an empty folder that becomes `final` when the block ends, replacing it, and vanishes when the block
@@ -83,6 +92,7 @@ def new_folder(final: Path) -> Iterator[Path]:
         final.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
         yield work
+        _to_disk(work)
         _usual_mode(work, 0o777)
         if final.exists():
             shutil.rmtree(final)
@@ -96,7 +106,7 @@ def new_folder(final: Path) -> Iterator[Path]:
 
 def build_once(final: Path, complete: Callable[[Path], bool], build: Callable[[Path], None]) -> Path:
     """Returns `final`, building it first when `complete(final)` is false; one process builds, the others wait and
-    reuse.
+    reuse. Where it is complete nothing is locked and nothing written, so that a read-only cache can be shared.
 
     Work folders that a killed builder left beside `final` are removed. Raises StorageError when it cannot be written.
     """
@@ -114,8 +124,16 @@ def build_once(final: Path, complete: Callable[[Path], bool], build: Callable[[P
 def lock(name: str, timeout: float = -1) -> FileLock:
     """A lock between processes, by name; its file is in the cache, not beside what it guards."""
     folder = cache_folder() / "locks"
-    folder.mkdir(exist_ok=True)
-    return FileLock(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock", timeout=timeout)
+    file = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"
+    try:
+        folder.mkdir(exist_ok=True)
+        file.touch()
+    except OSError as error:
+        raise StorageError(
+            f"the cache folder {folder.parent} cannot be written ({error}), and what is wanted is not in it; "
+            "set QUASAR_CACHE to a writable one"
+        ) from error
+    return FileLock(file, timeout=timeout)
 
 
 def check_writable(path: Path) -> None:
@@ -138,6 +156,8 @@ def write_text(path: Path, text: str) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         _usual_mode(name, 0o666)
         os.replace(name, path)
     except OSError as error:
@@ -156,20 +176,34 @@ def sha256_file(path: Path) -> str:
 def sha256_files(paths: list[Path]) -> str:
     """Hex SHA-256 over names and contents; remembered per (path, inode, size, times of change), since a large model
     takes a while to read."""
+    total = hashlib.sha256()
+    for path, digest in zip(sorted(paths), _remembered_digests(sorted(paths)), strict=True):
+        total.update(f"{path.name}\0{digest}\0".encode())
+    return total.hexdigest()
+
+
+def holds(path: Path, digest: str) -> bool:
+    """Whether the file is there with the content of this SHA-256. A file that was looked at before, and has not been
+    touched since, is not read again."""
+    return path.is_file() and _remembered_digests([path]) == [digest]
+
+
+def _remembered_digests(paths: list[Path]) -> list[str]:
+    """The SHA-256 of every file, from the memo where the file is as it was."""
     memo_file = cache_folder() / "checksums.json"
     try:
         memo = dict(json.loads(memo_file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         memo = {}  # a memo that is missing or damaged costs a second look at the files, no more
-    total, changed = hashlib.sha256(), False
-    for path in sorted(paths):
+    found, changed = [], False
+    for path in paths:
         status = path.stat()
         stamps = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         key = "|".join(map(str, (path.resolve(), *stamps)))
         if key not in memo:
             memo[key], changed = sha256_file(path), True
-        total.update(f"{path.name}\0{memo[key]}\0".encode())
+        found.append(memo[key])
     if changed:
         with suppress(StorageError):  # a read-only cache is still a cache
             write_text(memo_file, json.dumps(memo, indent=0))
-    return total.hexdigest()
+    return found

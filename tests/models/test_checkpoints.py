@@ -13,6 +13,7 @@ from tiny_models import write_checkpoint
 import quasar_lab as ql
 from quasar_lab.models import checkpoint, embedded
 from quasar_lab.models.model_config import parse_config, projection_of
+from quasar_lab.support import storage
 from quasar_lab.support.errors import CheckpointError
 
 
@@ -128,6 +129,39 @@ def test_each_part_of_a_projection_has_its_own_size(folder, first, second):
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"config\.json says"):
         ql.load(folder)
+
+
+@pytest.mark.parametrize("tied", [True, False, None])
+def test_a_head_in_the_file_decides_whatever_the_flag_says(folder, tied):
+    """One that differs is used, one that equals the embedding is shared, for inference and for quantization."""
+    wanted = ql.load(folder, backend="reference")
+    expected = wanted.forward([1, 2, 3], wanted.new_cache(3)).logits
+    change_config(folder, tie_word_embeddings=tied)
+    found = ql.load(folder, backend="reference")
+    assert torch.equal(found.forward([1, 2, 3], found.new_cache(3)).logits, expected)
+    assert torch.equal(found.checkpoint.linear_weight((2, "lm_head")), wanted.checkpoint.linear_weight((2, "lm_head")))
+    tensors = load_file(folder / "model.safetensors")
+    equal = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
+    save_file(equal, folder / "model.safetensors")
+    shared = ql.load(folder, backend="reference")
+    assert shared.resident_bytes == shared.weight_bytes < found.resident_bytes
+    assert not torch.equal(shared.forward([1, 2, 3], shared.new_cache(3)).logits, expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["input_layernorm.bias", "self_attn.q_norm.weight", "self_attn.q_proj.lora_A.weight", "self_attn.sinks"]
+)
+def test_a_tensor_that_would_be_left_out_is_named(folder, name):
+    tensors = {**load_file(folder / "model.safetensors"), f"model.layers.1.{name}": torch.ones(8)}
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"holds model.layers.1.{name}, which a decoder of the family llama"):
+        ql.load(folder)
+
+
+def test_what_follows_from_the_config_may_be_in_the_file(folder):
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "model.layers.2.odd.weight": torch.ones(1)}
+    save_file({**load_file(folder / "model.safetensors"), **extra}, folder / "model.safetensors")
+    assert ql.load(folder).config.layers == 2
 
 
 def test_the_norms_of_heads_have_the_size_of_heads(tmp_path):
@@ -323,16 +357,18 @@ def test_a_damaged_conversion_is_made_again(monkeypatch, cache_here):
     def convert(folder):
         built.append(folder)
         (folder / "model.safetensors").write_text("x" * 10)
-        (folder / "complete.json").write_text(json.dumps({"sizes": {"model.safetensors": 10}}))
+        digest = storage.sha256_file(folder / "model.safetensors")
+        (folder / "complete.json").write_text(json.dumps({"sizes": {"model.safetensors": 10}, "sha256": digest}))
 
     monkeypatch.setattr(embedded, "_convert", convert)
     folder = embedded.converted_folder()
     embedded.converted_folder()
     assert len(built) == 1
-    (folder / "model.safetensors").write_text("cut")
-    embedded.converted_folder()
-    assert len(built) == 2
-    assert (folder / "model.safetensors").read_text() == "x" * 10
+    for builds, damage in ((2, "cut"), (3, "\0" * 10)):
+        (folder / "model.safetensors").write_text(damage)
+        embedded.converted_folder()
+        assert len(built) == builds
+        assert (folder / "model.safetensors").read_text() == "x" * 10
 
 
 def test_a_killed_conversion_leaves_nothing_that_looks_finished(monkeypatch, cache_here):
