@@ -64,7 +64,7 @@ SHADES = 255
 SMALL = {"size": 11, "color": IN_GL}
 """Titles of a landscape's axes."""
 
-BUTTONS = 132
+BUTTONS = 146
 """Pixels that the buttons take above the landscapes."""
 
 MOVED_BY_SLIDER = ("z", "surfacecolor", "text")

@@ -22,10 +22,12 @@ function render({ model, el }) {
   const said = document.createElement("span");
   said.setAttribute("role", "status");
   said.textContent = able ? "" : "The cells below still hold the models of before: run them again (menu Run).";
-  const show = () => { el.style.display = model.get("offered") ? "" : "none"; };
+  const box = document.createElement("div"); // the look of `el` belongs to the widget's layout
+  box.append(button, said);
+  const show = () => { box.style.display = model.get("offered") ? "" : "none"; };
   model.on("change:offered", show);
   show();
-  el.append(button, said);
+  el.append(box);
 }
 
 export default { render };

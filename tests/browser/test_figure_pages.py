@@ -137,7 +137,13 @@ def test_every_word_is_legible(browser, path, scheme):
 def test_figures_follow_a_theme_that_changes_under_them(page, path):
     sheet, _ = page
     opened(sheet, path)
+    paper = "[...document.querySelectorAll('.main-svg')].map((one) => getComputedStyle(one).backgroundColor)"
+    papers = f"() => [...new Set({paper})]"
+    before = sheet.evaluate(papers)
     sheet.emulate_media(color_scheme="dark")
+    assert "rgb(255, 255, 255)" in before
+    assert sheet.evaluate(papers) == ["rgba(0, 0, 0, 0)"]
+    assert sheet.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(17, 17, 17)"
     assert faint(sheet) == []
 
 

@@ -195,6 +195,7 @@ def test_the_model_panel_offers_recipes_and_runs_the_cells_below(notebook):
     assert len(lines) > 3
     assert all(" — " in line for line in lines)
     below = panel.get_by_role("button", name="Run the cells below")
+    panel.locator("button", has_text="Run the cells below").wait_for(state="attached", timeout=MINUTES)
     assert below.count() == 0
     recipe.select_option(index=[line.startswith("w8a8-plain") for line in lines].index(True))
     panel.get_by_role("button", name="Load").click()
