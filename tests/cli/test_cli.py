@@ -118,7 +118,8 @@ def test_jupyter_is_started_without_news(tmp_path, monkeypatch):
 
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/own")
     found = jupyter.environment(tmp_path)
-    assert found == {"JUPYTER_CONFIG_PATH": f"{tmp_path}{os.pathsep}/own"}
+    assert found["JUPYTER_CONFIG_PATH"] == f"{tmp_path}{os.pathsep}/own"
+    assert found["JUPYTER_PREFER_ENV_PATH"] == "1"  # this environment's kernel, not another one of the same name
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", found["JUPYTER_CONFIG_PATH"])
     assert "@jupyterlab/apputils-extension:announcements" in get_page_config([])["disabledExtensions"]
 
