@@ -14,6 +14,7 @@ from quasar_lab.support.result import Json
 from quasar_lab.widgets.lifetime import close_all, one_run_of_a_cell
 from quasar_lab.widgets.live import STYLE, WIDE
 from quasar_lab.widgets.mode import enabled, put, with_static_view
+from quasar_lab.widgets.rows import row
 
 
 class DrafterExplorer(w.VBox):
@@ -28,7 +29,7 @@ class DrafterExplorer(w.VBox):
         for slider in (self.gamma, self.longest):
             slider.observe(lambda _: self.draw(), "value")
         self.draw()
-        super().__init__([w.HBox([self.gamma, self.longest]), self.area])
+        super().__init__([row(self.gamma, self.longest), self.area])
         one_run_of_a_cell(self)
 
     def close(self) -> None:

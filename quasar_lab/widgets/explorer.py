@@ -33,6 +33,7 @@ from quasar_lab.support.result import Json
 from quasar_lab.widgets.lifetime import close_all, one_run_of_a_cell, start_thread
 from quasar_lab.widgets.live import FULL, STYLE, WIDE, note
 from quasar_lab.widgets.mode import enabled, put, with_static_view
+from quasar_lab.widgets.rows import row
 
 SHOWN = "the figures below still show the text before"
 KEPT = "the figures below are those of the pick before"
@@ -84,11 +85,11 @@ class OutlierExplorer(w.VBox):
         self.areas = tuple(w.Output() for _ in range(4))
         self._draw(self._choice(None))
         pickers = [
-            w.HBox([self.layer, self.projection]),
-            w.HBox([self.order, self.grid]),
-            w.HBox([self.channel, w.HBox([self.landscapes, self.errors])]),
+            row(self.layer, self.projection),
+            row(self.order, self.grid),
+            row(self.channel, self.landscapes, self.errors),
         ]
-        super().__init__([*pickers, self.text, w.HBox([self.start, self.message]), *self.areas])
+        super().__init__([*pickers, self.text, row(self.start, self.message), *self.areas])
         one_run_of_a_cell(self)
 
     def _make_controls(self, layer: int, projection: str, text: str) -> None:

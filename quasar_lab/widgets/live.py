@@ -18,12 +18,13 @@ from quasar_lab.support.errors import QuasarError
 from quasar_lab.support.result import Json
 from quasar_lab.widgets.lifetime import close_all, one_run_of_a_cell
 from quasar_lab.widgets.mode import enabled, put, with_static_view
+from quasar_lab.widgets.rows import row, wide
 from quasar_lab.widgets.token_strip import TokenStrip
 
 LONGEST_ANSWER = 256
 """New tokens at the right end of the slider."""
 
-WIDE = w.Layout(width="420px")
+WIDE = wide("420px")
 FULL = w.Layout(width="calc(100% - 6px)", height="64px")
 """As wide as the cell; a widget's own margins come on top."""
 
@@ -57,7 +58,7 @@ class LivePanel(w.VBox):
         )
         self.seed = w.IntText(config.seed, description="seed", layout=WIDE, style=STYLE)
         self.start = w.Button(description="Run", button_style="primary", icon="play")
-        self.judge = w.Dropdown(options=list(self._by_name)[::-1], layout=w.Layout(width="180px"))
+        self.judge = w.Dropdown(options=list(self._by_name)[::-1], layout=wide("180px"))
         self.again = w.Button(description="Judge again with", icon="exchange", disabled=trace is None)
         self.message = w.HTML()
         self.strip = TokenStrip(trace)
@@ -65,13 +66,14 @@ class LivePanel(w.VBox):
         self.start.on_click(lambda _: self.run())
         self.again.on_click(lambda _: self.judge_again())
         self.strip.observe(self._follow, "running")
+        whole = w.Layout(max_width="100%")
         columns = [
-            w.VBox([self.verifier, self.drafter, self.gamma]),
-            w.VBox([self.temperature, self.tokens, self.seed]),
+            w.VBox([self.verifier, self.drafter, self.gamma], layout=whole),
+            w.VBox([self.temperature, self.tokens, self.seed], layout=whole),
         ]
         replay = [self.again, self.judge] if len(self._by_name) > 1 else []
-        row = w.HBox([self.start, *replay, self.message])
-        super().__init__([self.prompt, w.HBox(columns), row, self.strip, self.figure])
+        buttons = row(self.start, *replay, self.message)
+        super().__init__([self.prompt, row(*columns), buttons, self.strip, self.figure])
         one_run_of_a_cell(self)
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from quasar_lab.widgets.lifetime import close_all, one_run_of_a_cell, start_thre
 from quasar_lab.widgets.live import STYLE, WIDE, note
 from quasar_lab.widgets.mode import enabled, with_static_view
 from quasar_lab.widgets.recipe_picker import RecipePicker
+from quasar_lab.widgets.rows import row
 from quasar_lab.widgets.run_below import RunBelow
 from quasar_lab.widgets.size_table import size_table
 
@@ -102,8 +103,8 @@ class ModelPanel:
         self.preview, self.message = w.HTML(), w.HTML("" if refused is None else self._refusal(refused))
         self.table = w.HTML(self._repr_html_(), layout=w.Layout(width="calc(100% - 6px)"))
         self._foretell()
-        fields = [self.choice, self.recipe, w.HBox([self.device, self.backend]), self.preview]
-        buttons = w.HBox([self.start, self.free, self.message])
+        fields = [self.choice, self.recipe, row(self.device, self.backend), self.preview]
+        buttons = row(self.start, self.free, self.message)
         self._box = w.VBox([*fields, buttons, self.below, self.table])
         one_run_of_a_cell(self)
 

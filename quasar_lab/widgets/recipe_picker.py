@@ -4,6 +4,7 @@ import ipywidgets as w
 from traitlets.utils.bunch import Bunch
 
 from quasar_lab.quantization.recipes import DEFAULT_ALPHA, RECIPES, AlphaRecipe, parse_recipe
+from quasar_lab.widgets.rows import wide
 
 WHAT = "A recipe is a way to make the INT8 copy from the BF16 model."
 
@@ -16,7 +17,7 @@ class RecipePicker(w.VBox):
         options = [(f"{name} — {recipe.summary}", name) for name, recipe in RECIPES.items()]
         self.name = w.Dropdown(options=options, description="recipe", layout=w.Layout(width="calc(100% - 6px)"), **look)
         self.alpha = w.BoundedFloatText(
-            DEFAULT_ALPHA, min=0, max=1, step=0.05, description="α", layout=w.Layout(width="200px"), **look
+            DEFAULT_ALPHA, min=0, max=1, step=0.05, description="α", layout=wide("200px"), **look
         )
         self.name.observe(self._follow, "value")
         self.value = value

@@ -26,6 +26,14 @@ from quasar_lab.cli import jupyter as launcher
 SHORT = ["import quasar_lab as ql", "panel = ql.widgets.pick_model()\npanel", "print('below:', panel.chosen.recipe)"]
 """Cells of `short.ipynb`: the model panel, and one cell below it."""
 
+CONTROLS = [
+    "import quasar_lab as ql\nmodel = ql.load()",
+    "ql.widgets.outlier_explorer(model)",
+    "ql.widgets.generate_live([model], 'hi', max_new_tokens=4)",
+    "ql.widgets.pick_model()",
+]
+"""Cells of `controls.ipynb`: every panel with controls of its own."""
+
 HERE = ("127.0.0.1", "localhost")
 
 
@@ -77,8 +85,9 @@ def jupyter(tmp_path_factory):
     notebooks = folder / "notebooks"
     shutil.copytree(reports.notebook_folder(), notebooks, ignore=shutil.ignore_patterns(".*"))
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    short = new_notebook(cells=[new_code_cell(source) for source in SHORT], metadata=kernel)
-    nbformat.write(short, notebooks / "short.ipynb")
+    for name, sources in (("short", SHORT), ("controls", CONTROLS)):
+        cells = [new_code_cell(source) for source in sources]
+        nbformat.write(new_notebook(cells=cells, metadata=kernel), notebooks / f"{name}.ipynb")
     token, port = secrets.token_hex(16), _free_port()
     settings = {
         **os.environ,

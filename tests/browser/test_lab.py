@@ -208,3 +208,25 @@ def test_the_model_panel_offers_recipes_and_runs_the_cells_below(notebook):
     panel.get_by_text("freed").wait_for(timeout=MINUTES)
     assert below.count() == 0
     assert complaints(lab.page, ".jp-OutputArea") == []
+
+
+CUT = """() => [...document.querySelectorAll(".jp-OutputArea-output .widget-inline-hbox, .jp-OutputArea-output button")]
+  .filter((control) => control.offsetParent !== null)
+  .map((control) => {
+    const box = control.getBoundingClientRect();
+    const area = control.closest(".jp-OutputArea-output").getBoundingClientRect();
+    return { what: control.textContent.trim() || control.className, width: box.width, over: box.right - area.right };
+  })
+  .filter(({ width, over }) => over > 1 || width < 60)"""
+"""Controls of panels that stand out of their cell, or are squeezed to nothing."""
+
+
+def test_no_control_is_cut_in_a_narrow_window(notebook):
+    lab = notebook("controls")
+    lab.run_all()
+    shown = lab.page.locator(".jp-OutputArea-output .widget-inline-hbox")
+    assert shown.count() > 12
+    for width in (1440, 1024, 420):
+        lab.page.set_viewport_size({"width": width, "height": 1000})
+        lab.page.wait_for_timeout(500)
+        assert lab.page.evaluate(CUT) == [], f"at {width} pixels"
