@@ -29,12 +29,12 @@ MIME = "application/vnd.plotly.v1+json"
 """JupyterLab's plotly extension draws this."""
 
 CONFIG: Json = {
-    "responsive": True,
     "displaylogo": False,
     "showSendToCloud": False,
     "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d"],
 }
-"""plotly's configuration, in notebooks and on pages."""
+"""plotly's configuration, in notebooks and on pages. It is not `responsive`: in JupyterLab, which resizes figures by
+itself, such a figure loses its height at the first step of a slider."""
 
 NEVER = ["sendChartToCloud"]
 """Buttons that a figure refuses by itself, also where somebody else's configuration shows it."""

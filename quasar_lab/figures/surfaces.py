@@ -350,7 +350,7 @@ def _slider(names: Sequence[str], opening: int) -> go.layout.Slider:
     return go.layout.Slider(
         active=opening,
         x=0.04,
-        len=0.92,
+        len=0.86,  # the last label, the name of a recipe, stands out to the right
         y=0,
         pad={"t": 22},
         currentvalue={"prefix": "smoothing strength α, or recipe: ", "font": {"size": 13, "color": INK}},

@@ -62,7 +62,7 @@ def _asset(name: str) -> str:
 
 
 def _script() -> str:
-    return f"const CONFIG = {json.dumps(CONFIG)};\n{_asset('page.js')}"
+    return f"const CONFIG = {json.dumps({**CONFIG, 'responsive': True})};\n{_asset('page.js')}"
 
 
 @cache
