@@ -210,8 +210,8 @@ def test_the_model_panel_offers_recipes_and_runs_the_cells_below(notebook):
     assert complaints(lab.page, ".jp-OutputArea") == []
 
 
-CUT = """() => [...document.querySelectorAll(".jp-OutputArea-output .widget-inline-hbox, .jp-OutputArea-output button")]
-  .filter((control) => control.offsetParent !== null)
+CUT = """() => [...document.querySelectorAll(".jp-OutputArea-output :is(.widget-inline-hbox, .jupyter-button)")]
+  .filter((control) => control.offsetParent !== null && !control.classList.contains("widget-html"))
   .map((control) => {
     const box = control.getBoundingClientRect();
     const area = control.closest(".jp-OutputArea-output").getBoundingClientRect();
@@ -226,6 +226,7 @@ def test_no_control_is_cut_in_a_narrow_window(notebook):
     lab.run_all()
     shown = lab.page.locator(".jp-OutputArea-output .widget-inline-hbox")
     assert shown.count() > 12
+    lab.page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     for width in (1440, 1024, 420):
         lab.page.set_viewport_size({"width": width, "height": 1000})
         lab.page.wait_for_timeout(500)
