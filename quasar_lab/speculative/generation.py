@@ -172,10 +172,10 @@ class Generation:
         budget = min(self.config.gamma, run.text.room - 1)
         if budget < 1:
             return Draft([])
-        draft = run.drafter.propose(budget, run.hidden)
+        proposed = run.drafter.propose(budget, run.hidden)
+        draft = checked(proposed, budget, self.verifier.vocab, run.drafter.name)
         if draft.parents is not None:
             raise NotInThisVersion("tree drafts")
-        draft = checked(draft, budget, self.verifier.vocab, run.drafter.name)
         for place, token in enumerate(draft.ids):
             if token in self.verifier.eos_ids and place + 1 < len(draft.ids):
                 probs = None if draft.probs is None else draft.probs[: place + 1]

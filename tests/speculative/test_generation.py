@@ -222,6 +222,12 @@ def test_a_draft_that_cannot_be_used_is_named_and_nothing_is_lost(tiny, draft, m
     assert run.trace.summary()["finish_reason"] == "cancelled"
 
 
+def test_a_drafter_that_proposes_no_draft_is_named(tiny, monkeypatch):
+    monkeypatch.setattr(FixedDrafter, "propose", lambda self, budget, hidden: None)
+    with pytest.raises(InputError, match="drafter fixed proposed None; accepted: a Draft"):
+        ql.generate(tiny, PROMPT, drafter=FixedDrafter(None))
+
+
 @pytest.mark.parametrize("kind", [np.array, torch.tensor, tuple, lambda ids: [np.int32(n) for n in ids]], ids=str)
 def test_ids_of_any_library_are_a_prompt(tiny, kind):
     wanted = ql.generate(tiny, PROMPT, max_new_tokens=6)

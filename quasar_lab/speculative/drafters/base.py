@@ -42,6 +42,8 @@ class Draft:
 def checked(draft: Draft, budget: int, vocab: int, drafter: str) -> Draft:
     """The draft, its ids as Python numbers. Raises InputError, naming the drafter, on one that cannot be used: more
     tokens than the `budget`, ids outside the vocabulary, or probabilities of another shape."""
+    if not isinstance(draft, Draft):
+        raise InputError(f"drafter {drafter} proposed {draft!r}; accepted: a Draft")
     ids = whole_numbers(draft.ids, f"a draft of {drafter}")
     if len(ids) > budget:
         raise InputError(f"drafter {drafter} proposed {len(ids)} tokens; accepted: at most {budget} here")
