@@ -276,7 +276,7 @@ def _speedup_row(row: "SpeedupRow") -> dict[str, object]:
 
 def _audit_row(row: "SpeedupRow") -> dict[str, object]:
     rate = "–" if row.flip_rate is None else f"{100 * row.flip_rate:.1f} %"
-    return {"category": row.label, "audits": row.audits, "tokens each": row.audit_length, "refused": rate}
+    return {"category": row.label, "audits": row.audits, "tokens each": row.audit_length, "flip rate": rate}
 
 
 def _ratio(value: float | None) -> str:
