@@ -84,7 +84,10 @@ def test_the_answer_alone_is_on_stdout(capsys, chat):
     assert "tokens per second" in err
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
+ALIKE = [pytest.param(encoding, marks=pytest.mark.slow) for encoding in ("ascii", "cp1252", "utf-8")]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", *ALIKE])
 def test_json_is_json_on_every_stdout(chat, encoding):
     command = [sys.executable, "-m", "quasar_lab", "generate", "--model", str(chat), "--prompt", "hi é", "--json"]
     more = ["--verifier", "bf16", "--max-new-tokens", "6"]

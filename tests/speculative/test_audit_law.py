@@ -22,7 +22,7 @@ CASES = {
     "a penalty": ("distribution", {"length": 3, "limit": 5}, {"temperature": 1.3, "repetition_penalty": 2.5}),
     "ended by a token": ("distribution", {"length": 3, "limit": 5, "eos": (7, 2)}, {"temperature": 1.0}),
 }
-LONG = ("adapting", "ended by a token", "one audit at the limit", "a penalty")
+LONG = ("adapting", "ended by a token", "one audit at the limit", "a penalty", "rounds with sampled drafts")
 """Cases that take more than a few seconds; the others are of the same kind."""
 DRAFTERS = {
     "none": lambda seed: NoDrafter(),

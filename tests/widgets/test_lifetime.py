@@ -74,6 +74,7 @@ def test_an_explorer_that_was_closed_and_dropped_frees_what_the_model_read(embed
     assert gone(*held)
 
 
+@pytest.mark.slow
 def test_a_cell_that_runs_again_closes_the_panels_of_its_run_before(monkeypatch):
     shell = type("Shell", (), {"execution_count": 1, "get_parent": lambda self: {"metadata": {"cellId": self.cell}}})()
     shell.cell = "a"
@@ -148,6 +149,7 @@ print(*(hasattr(widgets, name) for name in ("pick_model", "outlier_explorer")))
 """
 
 
+@pytest.mark.slow
 def test_without_the_widget_packages_every_panel_is_static_with_a_hint():
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     told = subprocess.run(
